@@ -12,17 +12,17 @@ from __future__ import annotations
 
 import os
 import random
-import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from typing import Any
 
 import numpy as np
 
-from bench.common import figure, flags
-from bench.parts.serving import served
+from bench.common import figure, flags, served
 from vla_contract import ActionChunk, Observation, Part, Policy, PolicyClient, PolicyInfo, create_app
 
-SETTINGS: dict[str, dict[str, float]] = {"waiting": {}, "no waiting": {"max_wait_ms": 0}}
+SETTINGS: dict[str, dict[str, Any]] = {"waiting": {}, "no waiting": {"max_wait_ms": 0}}
 
 
 class Model(Policy):
@@ -46,22 +46,19 @@ def make_app(name: str, infer_s: float):
 
 def actions_per_s(url: str, workers: int, step_s: float, seconds: float) -> float:
     """Return the answers per second that workers get, which step for `step_s` ± 20 % before each request."""
-    end, counts = time.monotonic() + seconds, [0] * workers
-
-    def work(index: int) -> None:
-        draw, session = random.Random(index), f"{url}-{index}-{time.monotonic()}"
-        with PolicyClient(url) as client:
-            while time.monotonic() < end:
-                time.sleep(step_s * draw.uniform(0.8, 1.2))
-                client.act(Observation({}, None, "bench", session, counts[index]))
-                counts[index] += 1
-
-    threads = [threading.Thread(target=work, args=(index,)) for index in range(workers)]
     start = time.monotonic()
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+
+    def work(index: int) -> int:
+        draw, session, count = random.Random(index), f"{url}-{index}-{time.monotonic()}", 0
+        with PolicyClient(url) as client:
+            while time.monotonic() < start + seconds:
+                time.sleep(step_s * draw.uniform(0.8, 1.2))
+                client.act(Observation({}, None, "bench", session, count))
+                count += 1
+        return count
+
+    with ThreadPoolExecutor(workers) as pool:
+        counts = list(pool.map(work, range(workers)))
     return sum(counts) / (time.monotonic() - start)
 
 
@@ -72,15 +69,12 @@ def main() -> None:
     print(f"150 ms an inference, whatever the batch; median answers per second; load {os.getloadavg()[0]:.1f}\n")
     print(f"{'workers':>8} {'step ms':>8} {'waiting':>8} {'no waiting':>10} {'ratio':>6}")
     with ExitStack() as entered:
-        urls = {name: entered.enter_context(served(make_app, name, 0.15))[0] for name in SETTINGS}
+        urls = {name: entered.enter_context(served(make_app, name, 0.15)) for name in SETTINGS}
         for workers, target in ((1, ">=0.97"), (4, ">=1.3"), (8, ">=1.3")):
             ratios = []
             for step_s in (0.03, 0.06):
-                turns = [
-                    {name: actions_per_s(url, workers, step_s, seconds) for name, url in urls.items()}
-                    for _ in range(rounds)
-                ]
-                waiting, no_waiting = (float(np.median([turn[name] for turn in turns])) for name in SETTINGS)
+                turns = [[actions_per_s(url, workers, step_s, seconds) for url in urls.values()] for _ in range(rounds)]
+                waiting, no_waiting = np.median(turns, axis=0)
                 ratios.append(waiting / no_waiting)
                 print(f"{workers:8} {step_s * 1e3:8.0f} {waiting:8.1f} {no_waiting:10.1f} {ratios[-1]:6.2f}")
             figure(f"batching_{workers}_workers_over_no_waiting", min(ratios), "ratio", target, quick=True)

@@ -34,9 +34,6 @@ SAMPLES = 32  # as many as the course draws
 FEW_STEPS = "ddim, order 2"  # the way of sampling in 20 steps that is held against DDPM's 500
 
 
-# --- the course's way ---------------------------------------------------------------------------------------
-
-
 class OneByOne(Dataset):
     """Sprites as the course's data set gives them."""
 
@@ -102,15 +99,11 @@ def finished(step, device: torch.device):
     return run
 
 
-# --- both sides ---------------------------------------------------------------------------------------------
-
-
 def training(machine: TrainingMachine, rounds: int) -> None:
     """Time a training step of both."""
     course, lab = CourseTraining(linear_schedule().to(machine.device), machine.device), LabTraining(machine)
     sides = {"course": finished(course.step, machine.device), "lab": finished(lab.step, machine.device)}
-    seconds = interleaved(sides, rounds, warmup=2)
-    seconds.show(f"training, batches of {BATCH}")
+    seconds = interleaved(sides, rounds, f"training, batches of {BATCH}", warmup=2)
     figure("diffusion_training_speedup", seconds.ratio("course", "lab"), "x", ">=1.3", quick=True)
 
 
@@ -128,23 +121,21 @@ def sampling(machine: TrainingMachine, rounds: int) -> None:
         t = torch.tensor([0.5])[:, None, None, None].to(machine.device)
         samplers.denoise_add_noise(schedule, x, 250, plain(x, t), torch.randn_like(x))
 
-    def lab() -> None:
-        samplers.walk(fused, schedule, SAMPLES, None, [250, 249], one_step, **same)
-
     def one_step(x, t, t_prev, pred_noise, z):
         return samplers.denoise_add_noise(schedule, x, t, pred_noise, z)
 
+    def lab() -> None:
+        samplers.walk(fused, schedule, SAMPLES, None, [250, 249], one_step, **same)
+
     sides = {"course": finished(course, machine.device), "lab": finished(lab, machine.device)}
-    seconds = interleaved(sides, rounds, warmup=3)
-    seconds.show(f"one step of {SAMPLES} samples")
+    seconds = interleaved(sides, rounds, f"one step of {SAMPLES} samples", warmup=3)
     figure("diffusion_sampling_speedup", seconds.ratio("course", "lab"), "x", ">=1.2", quick=True)
     options = {name: value for name, value in score.WAYS[FEW_STEPS].items() if name != "sampler"}
     full = {
         "ddpm, 500 steps": lambda: samplers.sample_ddpm(fused, schedule, SAMPLES, **same),
         "ddim, 20 steps": lambda: samplers.sample_ddim(fused, schedule, SAMPLES, 20, **same, **options),
     }
-    seconds = interleaved(full, 1, warmup=0)
-    seconds.show(f"{SAMPLES} samples")
+    seconds = interleaved(full, 1, f"{SAMPLES} samples", warmup=0)
     figure("diffusion_ddim_speedup", seconds.ratio(*full), "x", ">=20", quick=True)
 
 

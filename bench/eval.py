@@ -16,22 +16,18 @@ import statistics
 import sys
 import tempfile
 import time
-from contextlib import AbstractContextManager, ExitStack
-from dataclasses import dataclass
+from contextlib import ExitStack
 from pathlib import Path
+from typing import NamedTuple
 
-from bench.common import figure, flags
-from bench.parts.processor_time import ProcessorTime
-from bench.parts.serving import VARIABLES, program, run
+from bench.common import SINGLE_THREADED, VARIABLES, ProcessorTime, figure, flags, program, run
 from vla_evaluation.provenance import cores
 from vla_evaluation.store.runstore import RunStore
 
-SINGLE_THREADED = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 SUITE, TASK = "libero_goal", "7"  # turn on the stove: about 65 steps, solved every time
 
 
-@dataclass(frozen=True)
-class Measured:
+class Measured(NamedTuple):
     """One run: steps per second and processor time per step in its steady state, and the whole run's time.
 
     cpu_ms_per_step: of evaluator, workers and oracle.
@@ -42,19 +38,13 @@ class Measured:
     wall_s: float
 
 
-def oracle(log: Path) -> AbstractContextManager[str]:
-    """Serve the oracle; yield its URL."""
-    return program(log, sys.executable, "services.libero.policies", "oracle", **SINGLE_THREADED)
-
-
 def measure(root: Path, url: str, workers: int, episodes: int, assets: str | None, name: str) -> Measured:
     """Runs the evaluator once as users do."""
     run_id = f"workers-{workers}-{name}"
-    where = ["--policy-url", url, "--run-dir", str(root), "--run-id", run_id, "--video", "none"]
-    what = ["--tasks", TASK, "--trials", str(episodes), "--workers", str(workers)]
+    command = [sys.executable, "-m", "services.libero", SUITE, "--policy-url", url, "--run-dir", root]
+    command += ["--run-id", run_id, "--video", "none", "--tasks", TASK, "--trials", episodes, "--workers", workers]
     start = time.monotonic()
     with ProcessorTime() as processor_time:
-        command = [sys.executable, "-m", "services.libero", SUITE, *where, *what]
         run([*command, *(("--assets", assets) if assets else ())], {**VARIABLES, **SINGLE_THREADED})
     wall_s = time.monotonic() - start
     with RunStore(root / run_id / "run.sqlite", readonly=True) as store:
@@ -72,7 +62,9 @@ def main() -> None:
     measured: dict[tuple[int, int], list[Measured]] = {(1, 1): [], (2, 1): [], (2, 2): []}  # workers, oracles
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        urls = [stack.enter_context(oracle(directory / f"oracle-{number}.log")) for number in (1, 2)]
+        oracle = (sys.executable, "services.libero.policies", "oracle")
+        logs = [directory / f"oracle-{number}.log" for number in (1, 2)]
+        urls = [stack.enter_context(program(log, *oracle, **SINGLE_THREADED)) for log in logs]
         for number in range(rounds):
             for (workers, oracles), results in measured.items():
                 url = ",".join(urls[:oracles])
@@ -80,9 +72,8 @@ def main() -> None:
     print(f"{SUITE} task {TASK}, {episodes} episodes, all on {cores()} cores; load {os.getloadavg()[0]:.1f}\n")
     print("workers  oracles  steps/s  CPU ms/step  whole run s")
     for (workers, oracles), results in measured.items():
-        for result in results:
-            print(f"{workers:7} {oracles:8} {result.steps_per_s:8.1f} ", end="")
-            print(f"{result.cpu_ms_per_step:12.2f} {result.wall_s:12.1f}")
+        for steps_per_s, cpu_ms, wall_s in results:
+            print(f"{workers:7} {oracles:8} {steps_per_s:8.1f} {cpu_ms:12.2f} {wall_s:12.1f}")
 
     def gain(side: tuple[int, int], attribute: str) -> float:
         pairs = zip(measured[1, 1], measured[side], strict=True)

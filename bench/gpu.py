@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import functools
+import importlib
 import json
 import os
 import re
@@ -24,49 +25,36 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from bench.common import COMPARE, flags
+from bench.common import ROOT, flags, is_met
 
-ROOT = Path(__file__).resolve().parents[1]
 ENVIRONMENT = "host"  # this process only starts the others
-PARTS = {  # name -> the environment that has its packages
-    "openvla": "openvla",
-    "openvla_flash": "openvla",
-    "openvla_nf4": "openvla",
-    "openvla_fp32": "openvla",
-    "gr00t": "gr00t",
-    "gr00t_flash": "gr00t",
-    "gr00t_fp32": "gr00t",
-    "gr00t_training": "gr00t",
-    "minivla": "ws_mdl",
-    "egl_gpu": "libero",
-    "egl_cpu": "libero",
+PARTS = {  # environment that has its packages -> names of parts; functions in bench/parts/gpu_ENVIRONMENT.py
+    "openvla": ("openvla", "openvla_flash", "openvla_nf4", "openvla_fp32"),
+    "gr00t": ("gr00t", "gr00t_flash", "gr00t_fp32", "gr00t_training"),
+    "ws_mdl": ("minivla",),
+    "libero": ("egl_gpu", "egl_cpu"),
 }
-WITHOUT_TORCH = ("egl_gpu", "egl_cpu")
+ENVIRONMENTS = {name: environment for environment, names in PARTS.items() for name in names}
 SEES_GPU = "import sys, torch; sys.exit(not torch.cuda.is_available())"
 SKIPPED = 77  # a part's exit status where something that it needs is missing
 FIGURE = re.compile(r"^FIGURE name=(\S+) value=(\S+) unit=(\S+) target=(\S+)$", re.MULTILINE)
 
 
-def parse_options() -> argparse.Namespace:
-    """Return the command line's options."""
+def main() -> int:
+    """Run the parts in turn, print their output and a table; return 1 where one failed."""
     parser = flags("Every model and the renderer on a GPU.", "fewer rounds")
     parser.add_argument("--minutes", type=float, default=10.0, help="for all parts together; default: 10")
     parser.add_argument("--part-minutes", type=float, default=4.0, help="for each part; default: 4")
-    parser.add_argument("--parts", default=",".join(PARTS), help="separated by commas; default: all")
+    parser.add_argument("--parts", default=",".join(ENVIRONMENTS), help="separated by commas; default: all")
     parser.add_argument("--tiny", action="store_true", help="tiny models, on a CPU too")
     parser.add_argument("--out", type=Path, help="directory for results.json and frames")
-    parser.add_argument("--part", choices=list(PARTS), help="run this part in this process")
-    return parser.parse_args()
-
-
-def main() -> int:
-    """Run the parts in turn, print their output and a table; return 1 where one failed."""
-    options = parse_options()
+    parser.add_argument("--part", choices=list(ENVIRONMENTS), help="run this part in this process")
+    options = parser.parse_args()
     if options.part:
         return run_part(options)
     names = options.parts.split(",")
-    if unknown := set(names) - set(PARTS):
-        raise SystemExit(f"--parts: {', '.join(sorted(unknown))} not found; expected some of {', '.join(PARTS)}")
+    if unknown := set(names) - set(ENVIRONMENTS):
+        raise SystemExit(f"--parts: {', '.join(sorted(unknown))} not found; expected some of {', '.join(ENVIRONMENTS)}")
     print(machine())
     results, deadline = {}, time.monotonic() + 60 * options.minutes
     with tempfile.TemporaryDirectory() as directory:  # without --out, for frames that two parts compare
@@ -94,17 +82,17 @@ def machine() -> str:
 
 
 @functools.cache
-def python_of(environment: str, needs_torch: bool) -> str:
+def python_of(environment: str) -> str:
     """Return the Python for an environment's parts: its own, if made, or this one if only this one sees a GPU."""
     own = ROOT / "images" / environment / ".venv" / "bin" / "python"
-    if not own.is_file() or (needs_torch and not sees_gpu(str(own)) and sees_gpu(sys.executable)):
+    if not own.is_file():
         return sys.executable
-    return str(own)
 
+    def sees_gpu(python: str | Path) -> bool:
+        return subprocess.run([python, "-c", SEES_GPU], capture_output=True).returncode == 0
 
-def sees_gpu(python: str) -> bool:
-    """Return whether the torch of a Python, if it has one, sees a GPU."""
-    return subprocess.run([python, "-c", SEES_GPU], capture_output=True, check=False).returncode == 0
+    is_own = environment == "libero" or sees_gpu(own) or not sees_gpu(sys.executable)
+    return str(own) if is_own else sys.executable
 
 
 def start_part(name: str, left_s: float, limit_s: float, arguments: Sequence[str]) -> dict[str, object]:
@@ -115,7 +103,7 @@ def start_part(name: str, left_s: float, limit_s: float, arguments: Sequence[str
     if left_s < 1:
         print("skipped: --minutes are over")
         return {"status": "skipped", "reason": "--minutes are over"}
-    python = python_of(PARTS[name], name not in WITHOUT_TORCH)
+    python = python_of(ENVIRONMENTS[name])
     command = [python, "-m", "bench.gpu", *arguments, "--part", name]
     packages = [str(ROOT), *map(str, sorted((ROOT / "shared").iterdir())), os.environ.get("PYTHONPATH", "")]
     variables = {**os.environ, "PYTHONPATH": os.pathsep.join(packages)}
@@ -142,21 +130,17 @@ def start_part(name: str, left_s: float, limit_s: float, arguments: Sequence[str
     return {"status": status, "python": python, "seconds": seconds, "reason": reason, "figures": figures}
 
 
-def is_met(value: float, target: str) -> bool:
-    """Return whether a value meets a target such as "<=45"; "none": always."""
-    return target == "none" or COMPARE[target[:2]](value, float(target[2:]))
-
-
 def run_part(options: argparse.Namespace) -> int:
     """Run one part here; return its exit status. A missing package or GPU is a reason to skip, not a failure."""
+    environment = ENVIRONMENTS[options.part]
     try:
-        from bench.parts import gpu_parts
-
-        getattr(gpu_parts, options.part)(gpu_parts.Plan(options.tiny, 3 if options.quick else 10, options.out))
+        plan = importlib.import_module("bench.parts.gpu_plan")
+        part = getattr(importlib.import_module(f"bench.parts.gpu_{environment}"), options.part)
+        part(plan.Plan(options.tiny, 3 if options.quick else 10, options.out))
     except ImportError as error:
-        print(f"skipped: {error}; the environment {PARTS[options.part]} has it: ./lab env {PARTS[options.part]}")
+        print(f"skipped: {error}; the environment {environment} has it: ./lab env {environment}")
         return SKIPPED
-    except gpu_parts.Skip as reason:
+    except plan.Skip as reason:
         print(f"skipped: {reason}")
         return SKIPPED
     return 0

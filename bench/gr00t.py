@@ -48,9 +48,8 @@ BATCH = 8
 
 def main() -> None:
     """Prints the tables and the FIGURE lines."""
-    options = flags(
-        "GR00T N1.5: our engine against upstream's code.", "the tiny checkpoint alone, and fewer rounds"
-    ).parse_args()
+    parser = flags("GR00T N1.5: our engine against upstream's code.", "the tiny checkpoint alone, and fewer rounds")
+    options = parser.parse_args()
     rounds = 8 if options.quick else 30
     with tempfile.TemporaryDirectory() as directory:
         for size in ("tiny",) if options.quick else ("tiny", "mid"):
@@ -62,9 +61,18 @@ def main() -> None:
                 for name in ("fp32", "bf16")
             }
             single_action(size, {**policies, **upstream(checkpoint, sizes)}, sizes, rounds)
-            batched(policies["fp32"], sizes, max(3, rounds // 4))
+            policy, seen = policies["fp32"], [observed(sizes, seed) for seed in range(BATCH)]
+            sides = {
+                "one by one": lambda policy=policy, seen=seen: [policy.act([observation]) for observation in seen],
+                "together": lambda policy=policy, seen=seen: policy.act(seen),
+            }
+            interleaved(sides, max(3, rounds // 4), f"{BATCH} observations")
             print(f"\n{size}: the exported modules")
-            modules(checkpoint, Path(directory) / f"{size}-onnx", rounds)
+            exported, _ = cut(checkpoint, load_config(checkpoint.directory), torch.float32)
+            directory_of_size = Path(directory) / f"{size}-onnx"
+            rows = [comparison.measure(part, comparison.export(part, directory_of_size), rounds) for part in exported]
+            show(rows)
+            figure(f"gr00t_onnx_apart_{size}", max(row.apart for row in rows), "share", "<=1e-4", quick=True)
         loading(find(str(Path(directory) / "tiny")), Path(directory))
 
 
@@ -90,32 +98,12 @@ def single_action(size: str, sides: dict[str, Policy], sizes: Layout, rounds: in
     """Time single observations, all sides alternately."""
     seen = observed(sizes)
     calls = {name: (lambda policy=policy: policy.act([seen])) for name, policy in sides.items()}
-    seconds = interleaved(calls, rounds, warmup=3)
-    seconds.show(f"{size}: one action, {torch.get_num_threads()} threads")
+    title = f"{size}: one action, {torch.get_num_threads()} threads"
+    seconds = interleaved(calls, rounds, title, warmup=3)
     if "upstream" in seconds:
         for name in ("fp32", "bf16"):
             target = ">=2" if (size, name) == ("tiny", "fp32") else ">=1"
             figure(f"gr00t_over_upstream_{size}_{name}", seconds.ratio("upstream", name), "ratio", target, quick=True)
-
-
-def batched(policy: Policy, sizes: Layout, rounds: int) -> None:
-    """Time a batch against the same observations one by one."""
-    seen = [observed(sizes, seed) for seed in range(BATCH)]
-    sides = {
-        "one by one": lambda: [policy.act([observation]) for observation in seen],
-        "together": lambda: policy.act(seen),
-    }
-    interleaved(sides, rounds).show(f"{BATCH} observations")
-
-
-def modules(checkpoint: CheckpointDirectory, directory: Path, rounds: int) -> None:
-    """Times each exported module, torch and onnxruntime, and checks that they agree."""
-    exported, _ = cut(checkpoint, load_config(checkpoint.directory), torch.float32)
-    rows = [comparison.measure(module, comparison.export(module, directory), rounds) for module in exported]
-    show(rows)
-    figure(
-        f"gr00t_onnx_apart_{checkpoint.directory.name}", max(row.apart for row in rows), "share", "<=1e-4", quick=True
-    )
 
 
 if __name__ == "__main__":

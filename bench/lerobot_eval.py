@@ -19,7 +19,6 @@ import itertools
 import json
 import os
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -31,9 +30,7 @@ from pathlib import Path
 import numpy as np
 import yaml
 
-from bench.common import figure, flags
-from bench.parts.processor_time import ProcessorTime
-from bench.parts.serving import ROOT, VARIABLES, program, run
+from bench.common import ROOT, VARIABLES, ProcessorTime, figure, flags, make_environment, missed, program, run
 from services.lerobot import tiny
 from services.libero import assets
 from services.libero.profiles import SIMULATOR
@@ -86,11 +83,7 @@ def environment(directory: Path, asset_dir: Path) -> Path:
     """
     python = directory / "bin" / "python"
     if not python.exists():
-        lock, uv = ROOT / "images" / ENVIRONMENT / "requirements.lock", str(ROOT / ".venv" / "bin" / "uv")
-        subprocess.run([uv, "venv", "-q", "--python", sys.executable, directory], check=True)
-        subprocess.run([uv, "pip", "sync", "-q", "--require-hashes", "--python", python, lock], check=True)
-        mujoco = f"mujoco=={SIMULATOR['mujoco']}"
-        subprocess.run([uv, "pip", "install", "-q", "--python", python, PACKAGE, mujoco], check=True)
+        make_environment(directory, ENVIRONMENT, PACKAGE, f"mujoco=={SIMULATOR['mujoco']}")
     (link := libero_package(directory) / "assets").unlink(missing_ok=True)
     link.symlink_to(asset_dir)
     return python
@@ -179,41 +172,32 @@ def main() -> int:
         checkpoint = args.checkpoint or tiny.write(temporary / "act", "act")
         steps = QUICK_STEPS if args.quick and not args.steps else args.steps
         setting = Setting(python, source, checkpoint.absolute(), args.episodes, steps)
-        return report(measure(setting, 1 if args.quick else args.rounds, temporary))
-
-
-def measure(setting: Setting, rounds: int, directory: Path) -> dict[str, list[Measured]]:
-    """Return the runs of every side; print a line for each."""
-    results: dict[str, list[Measured]] = {name: [] for name in (*SIDES, "lab")}
-    for number, name in itertools.product(range(rounds), results):
-        (work := directory / f"{name}-{number}").mkdir()
-        start = time.monotonic()
-        result = measured(
-            partial(run_lab, setting, work) if name == "lab" else partial(run_lerobot, setting, work, *SIDES[name])
-        )
-        results[name].append(result)
-        print(
-            f"{name:13} {result.per_hour:7.0f} episodes/h, {result.cpu_s:6.1f} CPU-s each, "
-            f"{sum(episode.success for episode in result.episodes)} of {setting.episodes} succeed; "
-            f"{time.monotonic() - start:.0f} s with start-up, load {os.getloadavg()[0]:.1f}",
-            flush=True,
-        )
-    return results
-
-
-def report(results: dict[str, list[Measured]]) -> int:
-    """Print the comparison and the FIGURE lines; return 1 if a figure misses its target."""
-    lab, met = results["lab"][0].episodes, []
+        rounds = 1 if args.quick else args.rounds
+        results: dict[str, list[Measured]] = {name: [] for name in (*SIDES, "lab")}
+        for number, name in itertools.product(range(rounds), results):
+            (work := temporary / f"{name}-{number}").mkdir()
+            start = time.monotonic()
+            side = partial(run_lab, setting, work)
+            result = measured(side if name == "lab" else partial(run_lerobot, setting, work, *SIDES[name]))
+            results[name].append(result)
+            successes = sum(episode.success for episode in result.episodes)
+            print(
+                f"{name:13} {result.per_hour:7.0f} episodes/h, {result.cpu_s:6.1f} CPU-s each, {successes} of "
+                f"{setting.episodes} succeed; {time.monotonic() - start:.0f} s with start-up, "
+                f"load {os.getloadavg()[0]:.1f}",
+                flush=True,
+            )
+    lab = results["lab"][0].episodes
     for name in SIDES:
         label = name.replace("=", "_")
         equal = count_equal(name, results[name][0].episodes, lab)
-        met.append(figure(f"lerobot_eval_outcomes_equal_{label}", equal, f"of {len(lab)}", f">={len(lab)}", quick=True))
+        figure(f"lerobot_eval_outcomes_equal_{label}", equal, f"of {len(lab)}", f">={len(lab)}", quick=True)
         pairs = list(zip(results[name], results["lab"], strict=True))
         hours = statistics.median(b.per_hour / a.per_hour for a, b in pairs)
-        met.append(figure(f"lerobot_eval_episodes_over_{label}", hours, "x", TARGETS[name], quick=True))
+        figure(f"lerobot_eval_episodes_over_{label}", hours, "x", TARGETS[name], quick=True)
         cpu = statistics.median(a.cpu_s / b.cpu_s for a, b in pairs)
         figure(f"lerobot_eval_processor_time_over_{label}", cpu, "x", "none")
-    return 0 if all(met) else 1
+    return int(bool(missed))
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ measured is the processor's time, so that other programs on the machine do not c
 
 from __future__ import annotations
 
+import functools
 import itertools
 import os
 import time
@@ -109,26 +110,25 @@ def main() -> int:
     actions = expert_actions(make, task, vector, 10 * STEPS)
     rounds = 10 if options.quick else 40
     for draws, title in ((False, "a step alone"), (True, f"step and image of {options.size} pixels")):
-        lab = Lab(make, task, vector, options.size, draws)
-        stock = Stock(task, vector, options.size, draws)
-        starts = {"gymnasium": itertools.cycle(range(0, len(actions), STEPS))}
-        starts["ours"] = itertools.cycle(range(0, len(actions), STEPS))
+        # The lab is first: it makes its GL context current for each image; the other assumes that its own is current.
+        sides = {"ours": Lab(make, task, vector, options.size, draws)}
+        sides["gymnasium"] = Stock(task, vector, options.size, draws)
+        starts = {name: itertools.cycle(range(0, len(actions), STEPS)) for name in sides}
 
-        def play(name, side, starts=starts):
+        def play(name, sides=sides, starts=starts):
             start = next(starts[name])
             if start == 0:
-                side.reset()
-            side.play(actions[start : start + STEPS])
+                sides[name].reset()
+            sides[name].play(actions[start : start + STEPS])
 
-        # "ours" first: it makes its GL context current for each image; the other assumes that its own is current.
-        sides = {"ours": lambda side=lab: play("ours", side), "gymnasium": lambda side=stock: play("gymnasium", side)}
-        seconds = interleaved(sides, rounds if draws else 10 * rounds, clock=time.process_time, calls=STEPS)
-        seconds.show(title)
+        calls = {name: functools.partial(play, name) for name in sides}
+        count = rounds if draws else 10 * rounds
+        seconds = interleaved(calls, count, title, clock=time.process_time, calls=STEPS)
+        lab, stock = sides.values()
         assert np.array_equal(lab.pose(), stock.pose()), "states differ"
         assert not draws or np.array_equal(lab.image, stock.image), "images differ"
+    interleaved({"gymnasium": stock.reset, "ours": lab.reset}, rounds, "reset", clock=time.process_time)
     ratio = seconds.ratio("gymnasium", "ours")
-    resets = interleaved({"gymnasium": stock.reset, "ours": lab.reset}, rounds, clock=time.process_time)
-    resets.show("reset")
     return 0 if figure("metaworld_step_and_picture", ratio, "x", ">=1", quick=True) else 1
 
 

@@ -5,11 +5,9 @@ On a CPU a tiny model, on a GPU one of the 7B model's own shape; weights are mad
   as on recorded actions, as they are (smooth) and jittered, and with all right and all wrong; upstream's in as many
   threads as torch takes, and on a CPU in one too; ours as the service has it, in as many as cores are idle;
 - drafts: decoding passes on recorded LIBERO actions (tests/openvla/data), turned into tokens, as they are and jittered;
-- 16 bits: how many answers in bf16 are the same with guesses as without;
-- batch: actions per second at the largest batch;
-- OFT: actions per second of OpenVLA-OFT (two images, the state, chunks of eight), and where ours spends them;
-- service: overhead of /v1/act over the model, on loopback;
-- rooflines: each beside what bytes over bandwidth and operations over peak allow, both measured here.
+- OFT: actions per second of OpenVLA-OFT (two images, the state, chunks of eight);
+- service: overhead of /v1/act over the model, on loopback.
+`./lab bench gpu` has batches, and what bandwidth and peak of a GPU allow.
 
     ./lab bench openvla [--quick] [--options "--size tiny|mid|full --busy N"]
 
@@ -23,7 +21,7 @@ import itertools
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -34,13 +32,12 @@ set_wait_policy()  # as the service does, before torch is imported
 import numpy as np
 import torch
 
-from bench.common import Timings, figure, flags, interleaved
+from bench.common import figure, flags, interleaved
 from bench.parts.openvla_measure import (
     decode_passes,
     jittered,
     recorded_drafts,
     recorded_tokens,
-    rooflines,
     service_overhead_ms,
 )
 from bench.parts.openvla_plain import PlainOFT, PlainOpenVLA
@@ -52,14 +49,13 @@ from services.openvla.decoding.drafts import Drafter
 from services.openvla.decoding.engine import Engine, capacity
 from services.openvla.decoding.parallel import ParallelEngine
 from services.openvla.model import attention
-from services.openvla.model.oft import FOLLOWING, load_oft
+from services.openvla.model.oft import load_oft
 from services.openvla.model.openvla import load_model, model_shapes
 from services.openvla.model.vision import patch_count
 from vla_modelkit.weights import MadeUp
 
 ENVIRONMENT = "openvla"
 PROMPT = [1, *range(300, 318), 29871]  # as long as LIBERO's are
-Variant = Callable[[], object]
 
 
 def main() -> None:
@@ -77,19 +73,17 @@ def main() -> None:
     weights_gb = sum(engine.model.memory().values()) / 1e9
     print(
         f"{size}: {weights_gb:.2f} GB of {dtype} on {device}, {engine.model.patches} patches, attention "
-        f"{engine.model.llama.attention.name}, {threads} threads at most"
+        f"{engine.model.llama.attention.__name__}, {threads} threads at most"
     )
     engine.warm_up()
     plain = PlainOpenVLA(spec.model_config(), source, dtype, device)
     with busy_programs(options.busy):
         single_stream(engine, lambda pixels: plain.generate(pixels, PROMPT), rounds, threads)
     on_recorded_actions()
-    in_16_bits(
-        engine if dtype == torch.bfloat16 else build(spec, torch.bfloat16, device)[0], 20 if options.quick else 60
-    )
-    batched(engine, rounds, device)
-    oft(build_oft(spec, dtype, device), rounds)
-    service(rounds)
+    oft(*build_oft(spec, dtype, device), rounds)
+    median, p90 = service_overhead_ms(rounds * 5)
+    print(f"\n/v1/act without the model, one client, 224x224x3 image: median {median:.2f} ms, p90 {p90:.2f} ms")
+    figure("openvla_service_overhead", median, "ms", "<=1.5")
 
 
 @contextmanager
@@ -129,151 +123,68 @@ def single_stream(engine: Engine, other: Callable[[np.ndarray], np.ndarray], rou
 
     threads: what torch computes in by itself; upstream has it before each of its turns.
     """
-    device = engine.device
-    side = engine.model.config.towers[0].image_size
+    gpu, side = engine.device.type == "cuda", engine.model.config.towers[0].image_size
     image = np.random.default_rng(0).integers(0, 256, (side, side, 3), np.uint8)
-    tokens = engine.generate(image[None], [PROMPT]).tokens
-    agree = np.array_equal(tokens[0], other(image))
-    drafts = np.stack([tokens, tokens, tokens], axis=1)
-    likely = {bins: itertools.cycle(recorded_drafts(tokens[0], 97, bins)) for bins in (0, 2)}
+
+    def ours(*drafts: np.ndarray) -> np.ndarray:
+        return engine.generate(image[None], [PROMPT], *drafts).tokens
 
     def single_threaded() -> None:
         torch.set_num_threads(1)
         other(image)
 
-    timed = {
+    tokens = ours()
+    agree = np.array_equal(tokens[0], other(image))
+    right = np.stack([tokens, tokens, tokens], axis=1)
+    likely = {bins: itertools.cycle(recorded_drafts(tokens[0], 97, bins)) for bins in (0, 2)}
+    sides = {
         "upstream": lambda: other(image),
-        **({"upstream, one thread": single_threaded} if device.type == "cpu" else {}),
-        "ours, no drafts": lambda: engine.generate(image[None], [PROMPT]),
-        "ours, drafts, smooth": lambda: engine.generate(image[None], [PROMPT], next(likely[0])[None]),
-        "ours, drafts, jitter 2": lambda: engine.generate(image[None], [PROMPT], next(likely[2])[None]),
-        "ours, all guessed right": lambda: engine.generate(image[None], [PROMPT], drafts),
-        "ours, all guessed wrong": lambda: engine.generate(image[None], [PROMPT], drafts - 1),
+        **({} if gpu else {"upstream, one thread": single_threaded}),
+        "ours, no drafts": ours,
+        "ours, drafts, smooth": lambda: ours(next(likely[0])[None]),
+        "ours, drafts, jitter 2": lambda: ours(next(likely[2])[None]),
+        "ours, all guessed right": lambda: ours(right),
+        "ours, all guessed wrong": lambda: ours(right - 1),
     }
-    seconds = interleaved(timed, rounds, warmup=2, before=lambda: torch.set_num_threads(threads))
-    seconds.show(f"one observation; both chose the same tokens: {'yes' if agree else 'no'}")
-    floor = rooflines(engine, device, rows=1, prompt=len(PROMPT))
-    print(f"  floor: {floor.total_ms:.2f} ms (prompt {floor.prompt_ms:.2f}, six passes {floor.decode_ms:.2f}; "
-          f"{floor.bandwidth / 1e9:.0f} GB/s, {floor.peak / 1e12:.2f} Tflop/s measured)")  # fmt: skip
-    gpu = device.type == "cuda"
-    ratio, ms = seconds.ratio("upstream", "ours, no drafts"), seconds.ms("ours, no drafts")
-    figure("openvla_over_upstream", ratio, "ratio", ">=4" if gpu else ">=1.9", quick=True)
-    if gpu:
-        figure("openvla_one_stream", ms, "ms", "<=45", quick=True)
-        figure("openvla_one_stream_over_floor", ms / floor.total_ms, "ratio", "<=3", quick=True)
-    if engine.model.llama.embed.dtype == torch.float32:
+    title = f"one observation; both chose the same tokens: {'yes' if agree else 'no'}"
+    seconds = interleaved(sides, rounds, title, warmup=2, before=lambda: torch.set_num_threads(threads))
+    target = ">=4" if gpu else ">=1.9"
+    figure("openvla_over_upstream", seconds.ratio("upstream", "ours, no drafts"), "ratio", target, quick=True)
+    if not gpu:
         figure("openvla_tokens_equal", float(agree), "share", ">=1", quick=True)
 
 
 def on_recorded_actions() -> None:
-    """Counts the decoding passes of recorded episodes, with the guesses the service would make."""
+    """Count the decoding passes of recorded episodes that drafts save, and check that the tokens are the recorded."""
     codec = ActionCodec()
     recorded = recorded_tokens(codec)
     steps = sum(map(len, recorded.values()))
     print(f"\ndecoding passes on {len(recorded)} recorded episodes ({steps} steps); without drafts 6 a step")
-    print("  jitter in bins    width 6  width 1 (nf4, fp4)")
-    figures = {0: ("openvla_draft_cut", ">=0.4"), 2: ("openvla_draft_cut_jitter_2", ">=0.1")}
-    for bins in (0, 1, 2, 4):
-        episodes = jittered(recorded, codec, bins)
-        wide, narrow = (passes_cut(episodes, codec, width) for width in (6, 1))
-        print(f"  {bins:14} {wide:10.1%} {narrow:19.1%}")
-        if bins in figures:
-            name, target = figures[bins]
-            figure(name, wide, "share", target, quick=True)
+    for name, bins, target in (("openvla_draft_cut", 0, ">=0.4"), ("openvla_draft_cut_jitter_2", 2, ">=0.1")):
+        total = 0
+        for tokens in jittered(recorded, codec, bins).values():
+            passes, made = decode_passes(tokens, Drafter(codec), width=6)
+            assert np.array_equal(made, tokens)
+            total += passes
+        figure(name, 1 - total / (6 * steps), "share", target, quick=True)
 
 
-def passes_cut(episodes: Mapping[str, np.ndarray], codec: ActionCodec, width: int) -> float:
-    """Return the share of decoding passes that guesses save; 0 where a token came out otherwise than recorded."""
-    counted = [decode_passes(tokens, Drafter(codec), width) for tokens in episodes.values()]
-    equal = all(np.array_equal(made, tokens) for (_, made), tokens in zip(counted, episodes.values(), strict=True))
-    steps = sum(len(tokens) for tokens in episodes.values())
-    return equal * (1 - sum(passes for passes, _ in counted) / (6 * steps))
-
-
-def in_16_bits(engine: Engine, count: int) -> None:
-    """Counts the images whose tokens in bf16 are the same with guesses as without: passes of another width round
-    differently, and random weights give logits that lie close together."""
-    side = engine.model.config.towers[0].image_size
-    images = np.random.default_rng(2).integers(0, 256, (count, 1, side, side, 3), np.uint8)
-    plain = [engine.generate(image, [PROMPT]).tokens for image in images]
-    print(f"\nbf16: of {count} token sequences of random weights are the same with guesses as without")
-    for name, shift in (("right", 0), ("wrong", 1)):
-        drafts = [np.stack([tokens] * 3, axis=1) - shift for tokens in plain]
-        made = [
-            engine.generate(sample, [PROMPT], guesses).tokens for sample, guesses in zip(images, drafts, strict=True)
-        ]
-        print(f"  all guessed {name}: {sum(map(np.array_equal, made, plain))}")
-
-
-def batched(engine: Engine, rounds: int, device: torch.device) -> None:
-    """Time the largest batch."""
-    count, side = engine.max_batch, engine.model.config.towers[0].image_size
-    images = np.random.default_rng(1).integers(0, 256, (count, side, side, 3), np.uint8)
-    prompts: Sequence[Sequence[int]] = [[*PROMPT[: 12 + index % 8], 29871] for index in range(count)]
-    seconds = interleaved({"batch": lambda: engine.generate(images, prompts)}, max(3, rounds // 4))
-    seconds.show(f"batch {count}, prompts of different lengths, no drafts")
-    rate, floor = 1e3 * count / seconds.ms("batch"), rooflines(engine, device, rows=count, prompt=len(PROMPT))
-    print(f"  {rate:.1f} actions/s; floor {count / floor.total_ms * 1e3:.1f} actions/s")
-    if device.type == "cuda":
-        figure("openvla_batch16", rate, "actions/s", ">=150", quick=True)
-
-
-def oft(sides: tuple[ParallelEngine, PlainOFT], rounds: int) -> None:
-    """Time chunks of both sides alternately, then the parts of ours."""
-    engine, plain = sides
+def oft(engine: ParallelEngine, plain: PlainOFT, rounds: int) -> None:
+    """Time chunks of both sides alternately."""
     side, generator = engine.model.config.towers[0].image_size, np.random.default_rng(3)
     images, state = generator.integers(0, 256, (2, side, side, 3), np.uint8), generator.uniform(-1, 1, 8)
-    made, other = engine.generate(images[None], [PROMPT], state[None])[0], plain.generate(images, PROMPT, state)
-    timed = {
+    sides = {
         "upstream": lambda: plain.generate(images, PROMPT, state),
-        "ours": lambda: engine.generate(images[None], [PROMPT], state[None]),
+        "ours": lambda: engine.generate(images[None], [PROMPT], state[None])[0],
     }
+    difference = np.abs(sides["ours"]() - sides["upstream"]()).max()
     threads = torch.get_num_threads()
-    seconds = interleaved(timed, rounds, warmup=2, before=lambda: torch.set_num_threads(threads))
-    seconds.show(f"OpenVLA-OFT, a chunk of {CHUNK}; largest difference {np.abs(made - other).max():.1e}")
-    rates = {name: CHUNK * 1e3 / seconds.ms(name) for name in timed}
-    print("  actions/s: " + ", ".join(f"{name} {rate:.0f}" for name, rate in rates.items()))
-    oft_parts(engine, images, state, max(3, rounds // 4)).show("parts of ours")
+    title = f"OpenVLA-OFT, a chunk of {CHUNK}; largest difference {difference:.1e}"
+    seconds = interleaved(sides, rounds, title, warmup=2, before=lambda: torch.set_num_threads(threads))
+    print("  actions/s: " + ", ".join(f"{name} {CHUNK * 1e3 / seconds.ms(name):.0f}" for name in sides))
     gpu = engine.device.type == "cuda"
-    figure(
-        "openvla_oft_over_upstream", seconds.ratio("upstream", "ours"), "ratio", "none" if gpu else ">=1.2", quick=True
-    )
-    if gpu:
-        figure("openvla_oft_chunk", seconds.ms("ours"), "ms", "<=60", quick=True)
-
-
-def oft_parts(engine: ParallelEngine, images: np.ndarray, state: np.ndarray, rounds: int) -> Timings:
-    """Time our vision, language model and head one by one."""
-    model, device = engine.oft, engine.device
-    pixels, ids = (torch.from_numpy(array).to(device) for array in (images, np.array([[*PROMPT, *[1] * FOLLOWING]])))
-    lengths, head = torch.tensor([len(PROMPT)], device=device), model.head
-    assert head is not None
-    with torch.inference_mode():
-        x = model.embeddings(pixels[None], ids, lengths, torch.from_numpy(state).float().to(device)[None])
-        hidden = model.hidden(x, lengths, False)
-
-    def timed(function: Variant) -> Variant:
-        def run() -> None:
-            with torch.inference_mode():
-                function()
-            if device.type == "cuda":
-                torch.cuda.synchronize()
-
-        return run
-
-    parts = {
-        "vision of two images": lambda: model.base.vision(pixels),
-        "language model": lambda: model.hidden(x, lengths, False),
-        "head": lambda: head(hidden),
-    }
-    return interleaved({name: timed(function) for name, function in parts.items()}, rounds, warmup=2)
-
-
-def service(rounds: int) -> None:
-    """Measure the service around the tiny model."""
-    median, p90 = service_overhead_ms(rounds * 5)
-    print(f"\n/v1/act without the model, one client, 224x224x3 image: median {median:.2f} ms, p90 {p90:.2f} ms")
-    figure("openvla_service_overhead", median, "ms", "<=1.5")
+    ratio = seconds.ratio("upstream", "ours")
+    figure("openvla_oft_over_upstream", ratio, "ratio", "none" if gpu else ">=1.2", quick=True)
 
 
 if __name__ == "__main__":

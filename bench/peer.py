@@ -13,7 +13,6 @@ the first episode must be bit-identical.
 from __future__ import annotations
 
 import contextlib
-import os
 import statistics
 import subprocess
 import sys
@@ -24,13 +23,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import yaml
 
-from bench.common import figure, flags
+from bench.common import ROOT, SINGLE_THREADED, VARIABLES, figure, flags, make_environment, program, run, served
 from bench.parts import peer_log
-from bench.parts.serving import ROOT, VARIABLES, program, served
 from bench.sim import oracle_actions
 from services.libero import assets
 from services.libero.profiles import PROFILES
@@ -40,13 +39,11 @@ from vla_contract import ActionChunk, Observation, PolicyInfo, create_app
 from vla_evaluation.provenance import cores
 from vla_evaluation.random_policy import RandomPolicy
 
-ENVIRONMENT = "libero"
 PACKAGE = "vla-eval==0.8.0"
 STEPS = 80  # of an episode; the oracle needs more
 SIDES = ("vla-eval", "bridge", "vla-lab")
 TARGETS = (">=4", ">=3")  # of one camera, of two
 PARTS = Path(__file__).parent / "parts"
-SINGLE_THREADED = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
 
 @dataclass(frozen=True)
@@ -62,23 +59,12 @@ class Setting:
     wrist: bool
 
 
-@dataclass(frozen=True)
-class Measured:
+class Measured(NamedTuple):
     """Episodes per hour, including resets; median milliseconds between requests; checksums of the first images."""
 
     per_hour: float
     step_ms: float
     first: list[str]
-
-
-def environment(directory: Path) -> str:
-    """Make vla-eval's environment in `directory`; return its interpreter. CalledProcessError if an install fails."""
-    python, lock = directory / "bin" / "python", ROOT / "images" / ENVIRONMENT / "requirements.lock"
-    uv = [str(ROOT / ".venv" / "bin" / "uv")]
-    subprocess.run([*uv, "venv", "-q", "--python", sys.executable, directory], check=True)
-    subprocess.run([*uv, "pip", "sync", "-q", "--require-hashes", "--python", python, lock], check=True)
-    subprocess.run([*uv, "pip", "install", "-q", "--python", python, PACKAGE], check=True)
-    return str(python)
 
 
 @dataclass(frozen=True)
@@ -93,9 +79,7 @@ class Recorded(RandomPolicy):
 
     def act(self, observations: list[Observation]) -> list[ActionChunk]:
         with self.log.open("a") as lines:
-            lines.writelines(
-                peer_log.line(observation.session, observation.step, observation.images) for observation in observations
-            )
+            lines.writelines(peer_log.line(seen.session, seen.step, seen.images) for seen in observations)
         last = len(self.actions) - 1
         return [ActionChunk(self.actions[min(observation.step, last)][None]) for observation in observations]
 
@@ -139,10 +123,8 @@ def run_vla_eval(setting: Setting, server: str, work: Path) -> None:
     for number in range(setting.workers):
         arguments = ["run", "--config", config, "--no-docker", "--yes", "--no-save", "--output-dir", work / "results"]
         arguments += ["--shard-id", number, "--num-shards", setting.workers] if setting.workers > 1 else []
-        arguments = map(
-            str, (setting.peer, PARTS / "peer_shard.py", setting.assets, work / f"shard{number}", *arguments)
-        )
-        shards.append(subprocess.Popen(list(arguments), cwd=ROOT, env=env, stdin=subprocess.DEVNULL, stdout=2))
+        command = [setting.peer, PARTS / "peer_shard.py", setting.assets, work / f"shard{number}", *arguments]
+        shards.append(subprocess.Popen(list(map(str, command)), cwd=ROOT, env=env, stdin=subprocess.DEVNULL, stdout=2))
     ended = [shard.wait(1800) for shard in shards]
     if any(ended):
         raise RuntimeError(f"vla-eval ended with {ended}")
@@ -150,12 +132,9 @@ def run_vla_eval(setting: Setting, server: str, work: Path) -> None:
 
 def run_vla_lab(setting: Setting, url: str, work: Path) -> None:
     """Run the episodes with this project's evaluator."""
-    job = ["services.libero", setting.suite, "--policy-url", url, "--run-dir", work, "--run-id", "ours"]
-    job += ["--tasks", "0", "--trials", setting.episodes, "--workers", setting.workers, "--video", "none"]
-    job += ["--max-steps", STEPS, "--assets", setting.assets]
-    done = subprocess.run([sys.executable, "-m", *map(str, job)], cwd=ROOT, env=VARIABLES, stdout=2, check=False)
-    if done.returncode:
-        raise RuntimeError(f"the evaluator ended with {done.returncode}")
+    command = [sys.executable, "-m", "services.libero", setting.suite, "--policy-url", url, "--run-dir", work]
+    command += ["--run-id", "ours", "--tasks", "0", "--trials", setting.episodes, "--workers", setting.workers]
+    run([*command, "--video", "none", "--max-steps", STEPS, "--assets", setting.assets], VARIABLES)
 
 
 def played(name: str, setting: Setting, work: Path) -> Measured:
@@ -164,7 +143,7 @@ def played(name: str, setting: Setting, work: Path) -> Measured:
     if name == "vla-lab":
         log.write_text("\n")  # the line in which a model server writes its port
         cameras = ("agentview", "robot0_eye_in_hand")[: 1 + setting.wrist]
-        with served(partial(make_app, setting.actions, cameras, log)) as (url, _):
+        with served(partial(make_app, setting.actions, cameras, log)) as url:
             run_vla_lab(setting, url, work)
         return measured(setting, log)
     with model_server(setting, log) as server:
@@ -201,20 +180,17 @@ def compare(setting: Setting, rounds: int) -> None:
             with tempfile.TemporaryDirectory() as directory:
                 results[name].append(played(name, setting, Path(directory)))
     print(f"\n{setting.suite}, cameras: {1 + setting.wrist}, workers: {setting.workers}")
-    medians = {
-        name: [statistics.median(getattr(result, key) for result in many) for key in ("per_hour", "step_ms")]
-        for name, many in results.items()
-    }
-    for name, (hour, step) in medians.items():
-        print(f"  {name:<9} {hour:7.0f} episodes/h   {step:7.1f} ms between requests")
+    hour = {name: statistics.median(one.per_hour for one in many) for name, many in results.items()}
+    step = {name: statistics.median(one.step_ms for one in many) for name, many in results.items()}
+    for name in SIDES:
+        print(f"  {name:<9} {hour[name]:7.0f} episodes/h   {step[name]:7.1f} ms between requests")
         # With two workers the first episode is that of the faster one.
         if setting.workers == 1 and results[name][0].first != results["vla-eval"][0].first:
             raise RuntimeError(f"{name} and vla-eval had different images")
     for name in SIDES[1:]:
         label = f"{name.replace('-', '_')}_{setting.suite}_cameras_{1 + setting.wrist}_workers_{setting.workers}"
-        (their_hour, their_step), (hour, step) = medians["vla-eval"], medians[name]
-        figure(f"peer_episodes_{label}", hour / their_hour, "x", TARGETS[setting.wrist], quick=True)
-        figure(f"peer_step_{label}", their_step / step, "x", TARGETS[setting.wrist], quick=True)
+        figure(f"peer_episodes_{label}", hour[name] / hour["vla-eval"], "x", TARGETS[setting.wrist], quick=True)
+        figure(f"peer_step_{label}", step["vla-eval"] / step[name], "x", TARGETS[setting.wrist], quick=True)
 
 
 def main() -> None:
@@ -232,8 +208,8 @@ def main() -> None:
         actions = np.array(actions, np.float32)
         actions[:, -1] = np.where(actions[:, -1] < 0, -1, 1)  # as in vla-eval; the oracle also uses 0 (no change)
         np.save(recorded := Path(directory) / "actions.npy", actions)
-        peer = os.path.abspath(args.peer) if args.peer else environment(Path(directory) / "vla-eval")
-        common = (peer, str(source.path), args.suite, recorded)
+        peer = Path(args.peer or make_environment(Path(directory) / "vla-eval", "libero", PACKAGE)).absolute()
+        common = (str(peer), str(source.path), args.suite, recorded)
         for wrist in (False, True):
             for workers in (1, 2):
                 episodes = workers * (3 if args.quick else 6) + 1

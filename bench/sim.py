@@ -30,11 +30,9 @@ class StockLoop:
     def __init__(self, task, cameras):
         from libero.libero.envs import OffScreenRenderEnv
 
+        drawn = {"camera_names": cameras} if cameras else {"use_camera_obs": False}
         self.env = OffScreenRenderEnv(
-            bddl_file_name=str(task.bddl_path),
-            camera_heights=256,
-            camera_widths=256,
-            **({"camera_names": cameras} if cameras else {"use_camera_obs": False}),
+            bddl_file_name=str(task.bddl_path), camera_heights=256, camera_widths=256, **drawn
         )
         self.env.seed(0)
         self.cameras, self.seen = cameras or (), []
@@ -72,6 +70,7 @@ class OurLoop:
 
         self.env, self.draw_every, self.cameras = LiberoEnv(directory, cameras), draw_every, cameras
         self.env.load_task(task, seed=0)
+        self.state, self.close = self.env.sim_state, self.env.close
         self.episode, self.seen, self.rendered = -1, [], {}
 
     def reset(self, init_state):
@@ -84,14 +83,8 @@ class OurLoop:
             if self.draw_every and number % self.draw_every == 0:
                 self.rendered = {name: self.env.render(name) for name in self.cameras}
 
-    def state(self):
-        return self.env.sim_state()
-
     def images(self):
         return self.rendered
-
-    def close(self):
-        self.env.close()
 
 
 def compare(title, sides, rounds, step, calls=1):
@@ -101,14 +94,15 @@ def compare(title, sides, rounds, step, calls=1):
     """
     numbers = {name: iter(range(rounds + 1)) for name in sides}
     timed = {name: lambda name=name, side=side: step(side, next(numbers[name])) for name, side in sides.items()}
-    seconds = interleaved(timed, rounds, calls=calls)
-    seconds.show(title)
+    seconds = interleaved(timed, rounds, title, calls=calls)
     first, *rest = sides.values()
     for other in rest:
         assert len(first.seen) == len(other.seen) > 0
         for number, (expected, got) in enumerate(zip(first.seen, other.seen, strict=True)):
             for name, value in got.items():
                 assert np.array_equal(expected[name], value), f"round {number}: {name} differs"
+    for side in sides.values():
+        side.seen.clear()
     return seconds
 
 
@@ -134,8 +128,7 @@ def oracle_actions(task, directory, init_state, count):
     done = [env.step(action) for action in actions][-1]
     for step in range(count - len(actions)):
         state = observe(env.domain, static=step == 0)
-        seen = Observation({}, None, env.instruction, "bench", step, privileged=state)
-        (answer,) = policy.act([seen])
+        (answer,) = policy.act([Observation({}, None, env.instruction, "bench", step, privileged=state)])
         if done or isinstance(answer, Exception):
             break
         actions.append(answer.actions[0].tolist())
@@ -146,7 +139,6 @@ def oracle_actions(task, directory, init_state, count):
 
 def run(task, init_states, source, quick):
     """Time resets and steps without cameras, then steps with images; print the figures."""
-    stock, two = "stock, no cameras", ["agentview", "robot0_eye_in_hand"]
 
     def reset(side, number):
         side.reset(init_states[number])
@@ -156,7 +148,7 @@ def run(task, init_states, source, quick):
         side.play(actions[number * CHUNK : (number + 1) * CHUNK])
         side.seen.append({"state": side.state(), **side.images()})
 
-    sides = {stock: StockLoop(task, None), "LiberoEnv": OurLoop(task, source.path, 0, ())}
+    sides = {"stock": StockLoop(task, None), "ours": OurLoop(task, source.path, 0, ())}
     resets = compare("reset and init state", sides, 2 if quick else 6, reset)
     rounds = 15 if quick else 40
     actions = smooth_actions((rounds + 1) * CHUNK)
@@ -164,28 +156,27 @@ def run(task, init_states, source, quick):
     for side in sides.values():
         side.close()
 
-    stock_two, chunks = "stock, two cameras", f"LiberoEnv, chunks of {CHUNK}"
+    two, stock = ["agentview", "robot0_eye_in_hand"], "stock, two cameras"
     sides = {
-        stock_two: StockLoop(task, two),
-        "LiberoEnv, two cameras": OurLoop(task, source.path, 1, tuple(two)),
-        "LiberoEnv, agentview": OurLoop(task, source.path, 1),
-        chunks: OurLoop(task, source.path, CHUNK),
+        stock: StockLoop(task, two),
+        "ours, two cameras": OurLoop(task, source.path, 1, tuple(two)),
+        "ours, agentview": OurLoop(task, source.path, 1),
+        "ours, chunks": OurLoop(task, source.path, CHUNK),
     }
     for side in sides.values():
         side.reset(init_states[0])
     rounds = 4 if quick else 12
     actions = oracle_actions(task, source.path, init_states[0], (rounds + 1) * CHUNK)
-    observed = compare("one step with its observation", sides, rounds, play, CHUNK)
+    observed = compare(f"one step with its observation; chunks of {CHUNK}", sides, rounds, play, CHUNK)
     for side in sides.values():
         side.close()
-    single_camera, two_cameras, chunk = (
-        (">=4", ">=3", ">=6") if source.kind == "official" else (">=1.7", ">=1.7", ">=4")
-    )
-    figure("sim_step_speedup", steps.ratio(stock, "LiberoEnv"), "x", ">=1.35", quick=True)
-    figure("sim_observation_speedup", observed.ratio(stock_two, "LiberoEnv, agentview"), "x", single_camera, quick=True)
-    figure("sim_two_cameras_speedup", observed.ratio(stock_two, "LiberoEnv, two cameras"), "x", two_cameras, quick=True)
-    figure("sim_chunk8_speedup", observed.ratio(stock_two, chunks), "x", chunk, quick=True)
-    figure("sim_reset_speedup", resets.ratio(stock, "LiberoEnv"), "x", ">=4", quick=True)
+    official = source.kind == "official"
+    single_camera, two_cameras, chunks = (">=4", ">=3", ">=6") if official else (">=1.7", ">=1.7", ">=4")
+    figure("sim_step_speedup", steps.ratio("stock", "ours"), "x", ">=1.35", quick=True)
+    figure("sim_observation_speedup", observed.ratio(stock, "ours, agentview"), "x", single_camera, quick=True)
+    figure("sim_two_cameras_speedup", observed.ratio(stock, "ours, two cameras"), "x", two_cameras, quick=True)
+    figure("sim_chunk8_speedup", observed.ratio(stock, "ours, chunks"), "x", chunks, quick=True)
+    figure("sim_reset_speedup", resets.ratio("stock", "ours"), "x", ">=4", quick=True)
 
 
 def main():

@@ -14,8 +14,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from bench.common import figure, flags
-from bench.parts.serving import ROOT, program
+from bench.common import ROOT, figure, flags, missed, program
 from tests.browser import Browser, find
 
 ENVIRONMENT = "host"
@@ -72,7 +71,8 @@ def main() -> int:
     print(f"{len(delays)} images in {seconds:g} s, load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
     figure("simulator-frames", len(delays) / seconds, "1/s", ">=9")
     figure("simulator-age-median", delays[len(delays) // 2], "ms", "<=50", quick=True)
-    return 0 if figure("simulator-age-p95", delays[int(len(delays) * 0.95)], "ms", "<=100", quick=True) else 1
+    figure("simulator-age-p95", delays[int(len(delays) * 0.95)], "ms", "<=100", quick=True)
+    return int("simulator-age-p95" in missed)
 
 
 if __name__ == "__main__":

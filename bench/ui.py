@@ -16,8 +16,7 @@ from pathlib import Path
 
 import httpx
 
-from bench.common import figure, flags
-from bench.parts.serving import program
+from bench.common import figure, flags, program
 from tests import browser
 from vla_evaluation.config import config_hash
 from vla_evaluation.store.runstore import RunStore
@@ -38,29 +37,30 @@ def main() -> None:
     with ExitStack() as entered:
         directory = Path(entered.enter_context(tempfile.TemporaryDirectory(prefix="vlalab-bench-ui-")))
         make_runs(directory / "runs", runs)
-        arguments, variables = ("services.ui", "--policy-url", "http://127.0.0.1:9"), {"VLALAB_VOLUME": str(directory)}
-        url = entered.enter_context(
-            program(
-                directory / "ui.txt",
-                sys.executable,
-                *arguments,
-                ready_text="the page is at",
-                VLALAB_TOKEN="",
-                **variables,
-            )
-        )
+        arguments = ("services.ui", "--policy-url", "http://127.0.0.1:9")
+        variables = {"VLALAB_VOLUME": str(directory), "VLALAB_TOKEN": "", "ready_text": "the page is at"}
+        url = entered.enter_context(program(directory / "ui.txt", sys.executable, *arguments, **variables))
         while httpx.get(f"{url}/readyz").status_code != 200:
             time.sleep(0.2)
-        cold, warm = listed(url, rounds)
-        print(f"list of {runs} runs: {cold:.0f} ms right after the start of the service, then {warm:.0f} ms")
-        paints = first_contents(url, rounds) if browser.find() else {}
-        print("first content: " + ", ".join(f"{path} {ms:.0f} ms" for path, ms in paints.items()))
-        answers, errors = people(url, rounds)
-        print(f"{PEOPLE} concurrent users: {answers} answers, {errors} errors")
-        figure(f"ui-list-{runs}-runs", warm, "ms", "<=300", quick=True)
-        figure(f"ui-list-{runs}-runs-just-started", cold, "ms", "<=300", quick=True)
-        for path, ms in paints.items():
-            figure(f"ui-first-content-{path.strip('/') or 'overview'}", ms, "ms", "<=1000", quick=True)
+        took = []
+        with httpx.Client(base_url=url, timeout=60.0) as client:
+            for _ in range(rounds + 1):
+                began = time.perf_counter()
+                client.get("/runs").raise_for_status()
+                took.append(1e3 * (time.perf_counter() - began))
+        figure(f"ui-list-{runs}-runs", statistics.median(took[1:]), "ms", "<=300", quick=True)
+        figure(f"ui-list-{runs}-runs-just-started", took[0], "ms", "<=300", quick=True)
+        if browser.find():
+            with browser.Browser() as page:  # its cache is warm after the first round
+                for path in ("/", "/runs", "/ask/"):
+                    ms = statistics.median(paint(page, url + path) for _ in range(rounds))
+                    name = f"ui-first-content-{path.strip('/') or 'overview'}"
+                    figure(name, ms, "ms", "<=1000", quick=True)
+        with ThreadPoolExecutor(PEOPLE) as pool:
+            answers = list(pool.map(lambda number: look(url, number, rounds), range(PEOPLE)))
+        statuses = [status for of_one in answers for status in of_one]
+        print(f"{PEOPLE} concurrent users: {len(statuses)} answers")
+        errors = sum(status != 200 for status in statuses)
         figure(f"ui-errors-of-{PEOPLE}-people", errors, "errors", "<=0", quick=True)
 
 
@@ -70,12 +70,10 @@ def make_runs(root: Path, count: int) -> None:
     first.mkdir(parents=True)
     (first / "config.json").write_text("{}")
     plan = [(task, episode) for task in range(10) for episode in range(2)]
-    description = {
-        "tasks": [{"instruction": f"task {task}"} for task in range(10)],
-        "profile": {},
-        "assets": {"advice": ""},
-    }
-    meta = {"identity": IDENTITY, "created": 1.0, "about": description}
+    tasks = [{"instruction": f"task {task}"} for task in range(10)]
+    meta = {
+        "identity": IDENTITY, "created": 1.0, "about": {"tasks": tasks, "profile": {}, "assets": {"advice": ""}},
+    }  # fmt: skip
     made = {"suite": "libero_goal", "config_hash": config_hash(IDENTITY)}
     with RunStore.create(first / "run.sqlite", **made, plan=plan, meta=meta) as store:
         store.begin_invocation(0.0)
@@ -87,25 +85,6 @@ def make_runs(root: Path, count: int) -> None:
         shutil.copytree(first, root / f"libero_goal-vla-{number}")
 
 
-def listed(url: str, rounds: int) -> tuple[float, float]:
-    """Return the time (ms) of the first list of runs, and the median of the following ones."""
-    took = []
-    with httpx.Client(base_url=url, timeout=60.0) as client:
-        for _ in range(rounds + 1):
-            began = time.perf_counter()
-            client.get("/runs").raise_for_status()
-            took.append(1e3 * (time.perf_counter() - began))
-    return took[0], statistics.median(took[1:])
-
-
-def first_contents(url: str, rounds: int) -> dict[str, float]:
-    """Return the median time to a page's first content in a browser whose cache is warm (ms), by path."""
-    with browser.Browser() as page:
-        return {
-            path: statistics.median(paint(page, url + path) for _ in range(rounds)) for path in ("/", "/runs", "/ask/")
-        }
-
-
 def paint(page: browser.Browser, address: str) -> float:
     """Return the time (ms) to the first content of a newly opened page."""
     page.go("about:blank")
@@ -113,21 +92,12 @@ def paint(page: browser.Browser, address: str) -> float:
     return page.until(f"location.href == {address!r} && {PAINT}", 60.0)
 
 
-def people(url: str, rounds: int) -> tuple[int, int]:
-    """Return the number of answers and of errors for concurrent users of the runs pages."""
-
-    def look(number: int) -> list[int]:
-        name = f"libero_goal-vla-{number + 1}"
-        with (
-            httpx.Client(base_url=url, timeout=120.0) as client,
-            client.stream("GET", f"/runs/{name}/events") as events,
-        ):
-            paths = ("/", "/runs", f"/runs/{name}", "/static/site/site.css")
-            return [events.status_code, *(client.get(path).status_code for _ in range(rounds) for path in paths)]
-
-    with ThreadPoolExecutor(PEOPLE) as pool:
-        statuses = [status for answers in pool.map(look, range(PEOPLE)) for status in answers]
-    return len(statuses), sum(status != 200 for status in statuses)
+def look(url: str, number: int, rounds: int) -> list[int]:
+    """Return the statuses of the answers to one user, who watches a run and opens pages."""
+    run = f"/runs/libero_goal-vla-{number + 1}"
+    with httpx.Client(base_url=url, timeout=120.0) as client, client.stream("GET", f"{run}/events") as events:
+        paths = ("/", "/runs", run, "/static/site/site.css")
+        return [events.status_code, *(client.get(path).status_code for _ in range(rounds) for path in paths)]
 
 
 if __name__ == "__main__":

@@ -12,20 +12,16 @@ raw  the image's bytes to a route that reads them and answers 28 bytes: the floo
 from __future__ import annotations
 
 import json
-import socket
-import threading
 from collections.abc import Callable
 
 import numpy as np
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from bench.common import figure, flags, interleaved
-from bench.parts.serving import served
+from bench.common import figure, flags, interleaved, served
 from vla_contract import ActionChunk, Observation, Part, Policy, PolicyClient, PolicyInfo, create_app
 from vla_contract.client.transport import Transport
 from vla_contract.memory import keep_freed_memory
 from vla_contract.protocol.act_json import loads, to_json
-from vla_contract.server.serving import address, listen
 
 ACTIONS = np.zeros((1, 7), np.float32)
 INSTRUCTION = "put the bowl on the stove"
@@ -42,22 +38,35 @@ class NoOpPolicy(Policy):
 
 
 class WithFloor:
-    """The application plus the route /raw, which reads the body and returns as many bytes as one action has."""
+    """The application plus the route /raw, which reads the body and returns as many bytes as one action has.
+
+    GET /received returns the number of bytes of each route's last body.
+    """
 
     def __init__(self, app: ASGIApp):
         self.app = app
+        self.received: dict[str, int] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope.get("path") != "/raw":
-            await self.app(scope, receive, send)
+        path = scope.get("path", "")
+        self.received[path] = 0
+
+        async def counted() -> Message:
+            message = await receive()
+            self.received[path] += len(message.get("body", b""))
+            return message
+
+        if path not in ("/raw", "/received"):
+            await self.app(scope, counted, send)
             return
         parts, more = [], True
         while more:
-            message = await receive()
+            message = await counted()
             parts.append(message.get("body", b""))
             more = message.get("more_body", False)
-        answer = b"".join(parts)[:28]
-        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"28")]})
+        answer = b"".join(parts)[:28] if path == "/raw" else json.dumps(self.received).encode()
+        headers = [(b"content-length", str(len(answer)).encode())]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
         await send({"type": "http.response.body", "body": answer})
 
 
@@ -87,35 +96,9 @@ def variants(url: str, image: np.ndarray) -> dict[str, Callable[[], np.ndarray]]
     return {"v1": v1, "act": act, "raw": raw}
 
 
-def wire_bytes(url: str, name: str, image: np.ndarray) -> tuple[int, int]:
-    """Return the bytes that one round trip sends and receives, headers included, as counted by a relay."""
-    counted = [0, 0]
-    host, port = url.removeprefix("http://").split(":")
-    with listen("127.0.0.1", 0) as listener:
-        relay_url = address(listener)
-
-        def relay() -> None:
-            client_socket, _ = listener.accept()
-            with client_socket, socket.create_connection((host, int(port))) as server_socket:
-                back = threading.Thread(target=pump, args=(server_socket, client_socket, counted, 1), daemon=True)
-                back.start()
-                pump(client_socket, server_socket, counted, 0)
-                back.join(5)
-
-        thread = threading.Thread(target=relay, daemon=True)
-        thread.start()
-        ask = variants(relay_url, image)[name]
-        ask()
-        before = tuple(counted)
-        ask()
-        return counted[0] - before[0], counted[1] - before[1]
-
-
-def pump(source: socket.socket, target: socket.socket, counted: list[int], index: int) -> None:
-    """Copy until the source ends, adding up the bytes."""
-    while data := source.recv(65536):
-        counted[index] += len(data)
-        target.sendall(data)
+def body_bytes(url: str) -> dict[str, int]:
+    """Return the number of bytes of each route's last body."""
+    return json.loads(Transport(url).request("GET", "/received", 30.0, {}, b"").body)
 
 
 def main() -> None:
@@ -124,17 +107,15 @@ def main() -> None:
     rounds = 400 if parser.parse_args().quick else 3000
     keep_freed_memory()  # as an evaluator's workers
     image = np.random.default_rng(0).integers(0, 256, (256, 256, 3), np.uint8)
-    with served(make_app) as (url, _):
-        seconds = interleaved(variants(url, image), rounds, warmup=50)
-        sent = {name: wire_bytes(url, name, image) for name in seconds}
-    seconds.show("one 256x256x3 image there, one action back")
-    for name, (request, response) in sent.items():
-        print(f"  {name}: {request:,} bytes sent, {response:,} received")
+    with served(make_app) as url:
+        seconds = interleaved(variants(url, image), rounds, "one 256x256x3 image there, one action back", warmup=50)
+        sent = body_bytes(url)
+    print("  bytes sent: " + ", ".join(f"{path} {count:,}" for path, count in sent.items() if count))
     figure("wire_act_over_v1", seconds.ratio("act", "v1"), "ratio", ">=1.8", quick=True)
     figure("wire_v1_over_raw", seconds.ms("v1") - seconds.ms("raw"), "ms", "<=1.0", quick=True)
     figure("wire_v1_round_trip", seconds.ms("v1"), "ms", "none", quick=True)
-    figure("wire_act_bytes_over_v1", sent["act"][0] / sent["v1"][0], "ratio", ">=1.3", quick=True)
-    figure("wire_v1_bytes_over_picture", sent["v1"][0] / image.nbytes, "ratio", "<=1.005", quick=True)
+    figure("wire_act_bytes_over_v1", sent["/act"] / sent["/v1/act"], "ratio", ">=1.3", quick=True)
+    figure("wire_v1_bytes_over_picture", sent["/v1/act"] / image.nbytes, "ratio", "<=1.005", quick=True)
 
 
 if __name__ == "__main__":

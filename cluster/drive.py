@@ -16,6 +16,7 @@ import subprocess
 import sys
 import time
 import urllib.request
+from collections import Counter
 
 import ray
 from ray._raylet import GcsClient
@@ -82,9 +83,8 @@ class PolicyActor:
 
 def serve(request: dict) -> int:
     """Start policies through Ray and print their URLs; return 1 once none is left."""
-    actor_class = ray.remote(
-        num_cpus=1, num_gpus=int(request["gpu"] and ray.cluster_resources().get("GPU", 0) > 0), max_restarts=0
-    )(PolicyActor)
+    gpus = int(request["gpu"] and ray.cluster_resources().get("GPU", 0) > 0)
+    actor_class = ray.remote(num_cpus=1, num_gpus=gpus, max_restarts=0)(PolicyActor)
     actors = [actor_class.options(scheduling_strategy="SPREAD").remote() for _ in range(request["replicas"])]
     starting = [actor.start.remote(request["command"], request["token"]) for actor in actors]
     urls = []
@@ -92,8 +92,7 @@ def serve(request: dict) -> int:
         try:
             urls.append(ray.get(reference))
         except RayError as error:
-            cause = getattr(error, "cause", None)
-            print_line(f"a policy did not start: {cause or str(error).splitlines()[0]}")
+            print_line(f"a policy did not start: {getattr(error, 'cause', None) or str(error).splitlines()[0]}")
             return 1
         print_line(urls[-1])
     ends = {actor.wait.remote(): url for actor, url in zip(actors, urls, strict=True)}
@@ -107,78 +106,61 @@ def nodes() -> list[dict]:
     """Return the machines of the cluster, the head first: name, address, whether alive, and resources."""
     machines = [
         {
-            "node": node["NodeID"],
-            "host": node["NodeManagerHostname"],
-            "address": node["NodeManagerAddress"],
-            "alive": node["Alive"],
-            "cores": node["Resources"].get("CPU", 0),
-            "gpus": node["Resources"].get("GPU", 0),
+            "node": node["NodeID"], "host": node["NodeManagerHostname"], "address": node["NodeManagerAddress"],
+            "alive": node["Alive"], "cores": node["Resources"].get("CPU", 0), "gpus": node["Resources"].get("GPU", 0),
             "memory_gb": round(node["Resources"].get("memory", 0) / 1e9, 1),
             "is_head": "node:__internal_head__" in node["Resources"],
         }
         for node in ray.nodes()
-    ]
+    ]  # fmt: skip
     return sorted(machines, key=lambda machine: (not machine["is_head"], machine["host"], machine["address"]))
 
 
-def run_at(request: dict) -> dict:
-    """Return the evaluator's description of its run; retry until it listens, which is after its policy is ready."""
+def place(request: dict) -> int:
+    """Submit the workers of a run, which Ray places, and replace those that end early; return the exit code.
+
+    The evaluator describes its run once it listens, which is after its policy is ready.
+    """
     headers = {"Authorization": f"Bearer {request['token']}"} if request["token"] else {}
     http_request = urllib.request.Request(f"{request['url']}/v1/run", headers=headers)
-    while True:
+    run = None
+    while run is None:
         try:
             with urllib.request.urlopen(http_request, timeout=ANSWER_S) as answer:
-                return json.load(answer)
+                run = json.load(answer)
         except OSError:
             time.sleep(0.2)
+    task = ray.remote(num_cpus=1, memory=int(run["worker_gb"] * GIB), max_retries=-1)(work)
+    excluded: set[str] = set()  # machines that cannot join, or whose workers failed TRIES times
+    failures: Counter[str] = Counter()
 
+    def submit():
+        selector = {"label_selector": {"ray.io/node-id": f"!in({','.join(excluded)})"}} if excluded else {}
+        return task.options(name="worker", **selector).remote(request["url"], request["token"])
 
-class WorkerPlacement:
-    """The workers of one run: submitted, placed by Ray, and replaced if they end early."""
-
-    def __init__(self, request: dict, run: dict):
-        self.request, self.excluded, self.ends = request, {}, {}
-        self.task = ray.remote(num_cpus=1, memory=int(run["worker_gb"] * GIB), max_retries=-1)(work)
-        count = min(request["workers"] or MAX_WORKERS, max(1, run["episodes"]))
-        self.waiting = [self.submit() for _ in range(count)]
-
-    def submit(self):
-        """Submit one more worker, which Ray places on a machine that is not excluded."""
-        label_options = (
-            {"label_selector": {"ray.io/node-id": f"!in({','.join(self.excluded)})"}} if self.excluded else {}
-        )
-        return self.task.options(name="worker", **label_options).remote(self.request["url"], self.request["token"])
-
-    def run(self) -> int:
-        """Replace workers until the run needs none; return the exit code."""
-        while self.waiting:
-            done, self.waiting = ray.wait(self.waiting, num_returns=1, timeout=1.0)
-            for reference in done:
-                try:
-                    needs_replacement = self.is_to_replace(ray.get(reference))
-                except RayError as error:
-                    print_line(f"a worker was lost ({str(error).splitlines()[0]}); starting another")
-                    needs_replacement = True
-                if needs_replacement:
-                    self.waiting.append(self.submit())
-            if self.excluded and not [
-                node for node in nodes() if node["alive"] and node["cores"] and node["node"] not in self.excluded
-            ]:
-                print_line("no machine of the cluster can join")
-                return 1
-        return 0
-
-    def is_to_replace(self, ended: dict) -> bool:
-        """Return whether an ended worker needs a replacement; exclude its machine after TRIES failures."""
-        node, code = ended["node"], ended["code"]
-        if code == 0:
-            return False
-        self.ends[node] = self.ends.get(node, 0) + 1
-        if (code == EXIT_REJECTED or self.ends[node] >= TRIES) and node not in self.excluded:
-            self.excluded[node] = ended["message"]
-            print_line(f"{ended['host']} cannot join: {ended['message'].rpartition('error: ')[2]}")
-        time.sleep(0.5)
-        return True
+    waiting = [submit() for _ in range(min(request["workers"] or MAX_WORKERS, max(1, run["episodes"])))]
+    while waiting:
+        done, waiting = ray.wait(waiting, num_returns=1, timeout=1.0)
+        for reference in done:
+            try:
+                ended = ray.get(reference)
+            except RayError as error:
+                print_line(f"a worker was lost ({str(error).splitlines()[0]}); starting another")
+                waiting.append(submit())
+                continue
+            node, code = ended["node"], ended["code"]
+            if code == 0:
+                continue
+            failures[node] += 1
+            if (code == EXIT_REJECTED or failures[node] >= TRIES) and node not in excluded:
+                excluded.add(node)
+                print_line(f"{ended['host']} cannot join: {ended['message'].rpartition('error: ')[2]}")
+            time.sleep(0.5)
+            waiting.append(submit())
+        if excluded and not [n for n in nodes() if n["alive"] and n["cores"] and n["node"] not in excluded]:
+            print_line("no machine of the cluster can join")
+            return 1
+    return 0
 
 
 def print_line(text: str) -> None:
@@ -195,18 +177,15 @@ def main(command: str) -> int:
             return 0
         node_options = {"_node_ip_address": request["node"]} if request.get("node") else {}
         cluster = ray.init(
-            address=request["address"],
-            log_to_driver=False,
-            logging_level=logging.CRITICAL,
-            namespace="vla-lab",
+            address=request["address"], log_to_driver=False, logging_level=logging.CRITICAL, namespace="vla-lab",
             **node_options,
-        )
+        )  # fmt: skip
         if command == "nodes":
             print(json.dumps({"nodes": nodes(), "dashboard": cluster.dashboard_url or ""}), file=OUT)
             return 0
         if command == "serve":
             return serve(request)
-        return WorkerPlacement(request, run_at(request)).run()
+        return place(request)
     except (RayError, ConnectionError, RuntimeError, ValueError) as error:
         print_line(str(error) or type(error).__name__)
         return 3

@@ -3,9 +3,23 @@
 import json
 from importlib.resources import files
 
+import pytest
+
+from tests import browser
 from tests.browser import Browser
 
+NEEDED = [  # marks of a test that looks at a page
+    pytest.mark.outside,
+    pytest.mark.skipif(browser.find() is None, reason="no Chromium is installed for the browser tests"),
+]
 RULES = ("wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa")  # the last holds the size of what a finger hits
+
+
+def in_a_browser(test, *marks):
+    """Marks a test that looks at a page, also with `marks`."""
+    for mark in (*NEEDED, *marks):
+        test = mark(test)
+    return test
 
 
 def violations(shown: Browser, within: str = "html") -> list[str]:

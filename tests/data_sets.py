@@ -24,7 +24,7 @@ TASKS = ("open the drawer", "push the plate", "open the drawer")
 
 
 def pictures(length: int, size: int = 32, seed: int = 0) -> np.ndarray:
-    """Returns uint8 [T, size, size, 3]: a square that wanders, so that every frame is unlike the others."""
+    """Return uint8 [T, size, size, 3]: a square that wanders, so that every frame is unlike the others."""
     shown = np.full((length, size, size, 3), 40, np.uint8)
     for step in range(length):
         at = (3 * step + seed) % (size - 8)
@@ -59,9 +59,15 @@ def hdf5(directory: Path, size: int = 32) -> Path:
         with h5py.File(directory / f"{task.replace(' ', '_')}_demo.hdf5", "w") as file:
             data = file.create_group("data")
             data.attrs["problem_info"] = json.dumps({"language_instruction": task})
-            chosen = [seed for seed, one in enumerate(TASKS) if one == task]
-            for place, seed in enumerate(chosen):
-                _demo(data.create_group(f"demo_{place}"), seed, size)
+            for place, seed in enumerate(seed for seed, one in enumerate(TASKS) if one == task):
+                columns = numbers(LENGTHS[seed], seed)
+                parts = np.split(columns[libero.STATE], (3, 6), 1)
+                demo = data.create_group(f"demo_{place}")
+                demo["actions"] = gripper_closes(columns[libero.ACTION]).astype(np.float64)
+                demo["obs/ee_pos"], demo["obs/ee_ori"], demo["obs/gripper_states"] = parts
+                for i, camera in enumerate(CAMERAS):
+                    images = pictures(LENGTHS[seed], size, seed + 5 * i)
+                    demo[f"obs/{libero.hdf5_key(camera)}"] = images[:, ::-1, ::-1]
     return directory
 
 
@@ -115,12 +121,3 @@ def without_rows(directory: Path, index: int = 1) -> Path:
 def gripper_closes(actions: np.ndarray) -> np.ndarray:
     """Returns [T, 7] with the gripper -1 open and 1 closed, for 0 closed and 1 open."""
     return np.concatenate([actions[:, :-1], 1 - 2 * actions[:, -1:]], axis=1)
-
-
-def _demo(group: h5py.Group, seed: int, size: int) -> None:
-    length, of = LENGTHS[seed], numbers(LENGTHS[seed], seed)
-    group["actions"] = gripper_closes(of[libero.ACTION]).astype(np.float64)
-    for name, part in zip(("ee_pos", "ee_ori", "gripper_states"), np.split(of[libero.STATE], (3, 6), 1), strict=True):
-        group[f"obs/{name}"] = part
-    for place, camera in enumerate(CAMERAS):
-        group[f"obs/{libero.hdf5_key(camera)}"] = pictures(length, size, seed + 5 * place)[:, ::-1, ::-1]

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import math
 import re
 import shutil
 import sys
 import textwrap
 from collections.abc import Mapping, Sequence
-from itertools import zip_longest
 from typing import Any, NoReturn
 
 from vlalab.description import environment_file
@@ -67,9 +67,7 @@ class Parser(argparse.ArgumentParser):
             allow_abbrev=False,
         )
         self.task = task
-        groups = {"advanced": self.add_argument_group("Advanced")}
-        groups |= dict.fromkeys(("word", "common"), self.add_argument_group())
-        self._action_groups.reverse()
+        common, advanced = self.add_argument_group(), self.add_argument_group("Advanced")
         for flag in task.flags:
             names: list[str] = [f"--{flag.flag}"]
             more: dict[str, Any] = {"dest": flag.name}
@@ -81,35 +79,32 @@ class Parser(argparse.ArgumentParser):
             else:
                 more |= {"action": "append", "metavar": flag.values.metavar}
                 more |= {"nargs": "?", "const": True} if flag.optional_value else {}
-            groups[flag.group].add_argument(*names, help=flag.help.replace("%", "%%"), **more)
+            group = advanced if flag.group == "advanced" else common
+            group.add_argument(*names, help=flag.help.replace("%", "%%"), **more)
 
     def typed(self, argv: Sequence[str]) -> dict[str, list[Any] | bool]:
         """Return the texts typed for each flag; for a switch, a bool. Raise LabError for unknown arguments."""
         namespace, unknown = self.parse_known_intermixed_args(argv)
         if unknown:
-            flag_text, name = (
-                next((argument for argument in unknown if argument.startswith("-")), unknown[0]),
-                self.task.name,
-            )
-            foreign = flag_text.partition("=")[0].lstrip("-").replace("-", "_")
-            if not flag_text.startswith("-"):
-                self.error(f"unexpected argument '{flag_text}'")
-            if foreign in FOREIGN_FLAGS:
-                self.error(f"{name} has no flag '{flag_text}': {FOREIGN_FLAGS[foreign]}")
-            named = next((flag for flag in self.task.flags if flag.is_positional and flag.name == foreign), None)
-            if named:
-                self.error(f"{name} has no flag '{flag_text}'; give its value without a flag: {named.help}")
+            text = next((argument for argument in unknown if argument.startswith("-")), unknown[0])
+            if not text.startswith("-"):
+                self.error(f"unexpected argument '{text}'")
+            name, problem = text.partition("=")[0].lstrip("-"), f"{self.task.name} has no flag '{text}'"
+            if advice := FOREIGN_FLAGS.get(name.replace("-", "_")):
+                self.error(f"{problem}: {advice}")
+            for flag in self.task.flags:
+                if flag.is_positional and flag.name == name:
+                    self.error(f"{problem}; give its value without a flag: {flag.help}")
             flags = [f"--{flag.flag}" for flag in self.task.flags if not flag.is_positional]
-            close = difflib.get_close_matches(flag_text, flags, 1)
-            self.error(f"{name} has no flag '{flag_text}'" + (f"; did you mean '{close[0]}'?" if close else ""))
+            close = difflib.get_close_matches(text, flags, 1)
+            self.error(problem + (f"; did you mean '{close[0]}'?" if close else ""))
         values = {name: [] if value is None else value for name, value in vars(namespace).items()}
         return {name: value if isinstance(value, (list, bool)) else [value] for name, value in values.items()}
 
     def error(self, message: str) -> NoReturn:
-        """Raise LabError for an invalid argument."""
-        if missing := [
-            flag for flag in self.task.flags if flag.is_positional and flag.usage in message.split(": ")[-1]
-        ]:
+        """Raise LabError for an invalid argument; argparse names missing positional arguments after a colon."""
+        named = message.split(": ")[-1]
+        if missing := [flag for flag in self.task.flags if flag.is_positional and flag.usage in named]:
             message = f"{self.task.name} needs " + "; ".join(f"{flag.usage} ({flag.help})" for flag in missing)
         end = "" if message.endswith("?") else "."
         raise LabError(f"{message}{end} See: ./lab {self.task.name} --help")
@@ -131,19 +126,14 @@ def width() -> int:
 def description(task: LabTask) -> str:
     """Return a task's description and examples; explanations are next to the commands if they fit."""
     sentence, *lines = (task.function.__doc__ or "").strip().splitlines()
-    rows = [re.split(r"\s{2,}", line.strip(), maxsplit=1) for line in lines if line.strip()]
-    column = max((len(command) for command, *purpose in rows if purpose), default=0)
+    rows = [(*re.split(r"\s{2,}", line.strip(), maxsplit=1), "")[:2] for line in lines if line.strip()]
+    column = max((len(command) for command, purpose in rows if purpose), default=0)
+    is_narrow = max((4 + column + len(purpose) for _, purpose in rows), default=0) > width()
     text = [*textwrap.wrap(sentence, width()), ""]
-    for command, *purpose in rows:
-        if not purpose:
-            text.append(f"  {command}")
-        elif max(4 + column + len(row[1]) for row in rows if row[1:]) <= width():
-            text.append(f"  {command:<{column}}  {purpose[0]}")
-        else:
-            text += [
-                f"  {command}",
-                *textwrap.wrap(*purpose, width(), initial_indent=" " * 6, subsequent_indent=" " * 6),
-            ]
+    for command, purpose in rows:
+        text.append(f"  {command}" if is_narrow else f"  {command:<{column}}  {purpose}".rstrip())
+        if is_narrow:
+            text += textwrap.wrap(purpose, width(), initial_indent=" " * 6, subsequent_indent=" " * 6)
     return "\n".join(text)
 
 
@@ -155,11 +145,10 @@ def task_list(groups: Mapping[str, Sequence[LabTask]]) -> str:
     lines = []
     for group, members in groups.items():
         cells = [f"{task.name:<{name}} {task.short:<{short}}" for task in members]
-        rows = -(-len(cells) // columns)
-        for index, row in enumerate(
-            zip_longest(*(cells[k : k + rows] for k in range(0, len(cells), rows)), fillvalue="")
-        ):
-            lines.append(f"{group if index == 0 else '':<{title}}  {'  '.join(row)}".rstrip())
+        rows = math.ceil(len(cells) / columns)
+        for index in range(rows):
+            heading = group if index == 0 else ""
+            lines.append(f"{heading:<{title}}  {'  '.join(cells[index::rows])}".rstrip())
     return "\n".join([*lines, *textwrap.wrap(FIRST_STEPS, width())])
 
 
@@ -170,14 +159,11 @@ def candidates(arguments: Sequence[str]) -> list[str]:
     """
     if len(arguments) < 2:
         return sorted(TASKS)
-    last, previous = arguments[-1], arguments[-2]
-    flags = TASKS[arguments[0]].flags if arguments[0] in TASKS else []
+    name, last, previous = arguments[0], arguments[-1], arguments[-2]
+    flags = TASKS[name].flags if name in TASKS else []
     for flag in flags:
-        if (
-            previous == f"--{flag.flag}"
-            and flag.type is not bool
-            and not (flag.optional_value and last.startswith("-"))
-        ):
+        stands_alone = flag.type is bool or (flag.optional_value and last.startswith("-"))
+        if previous == f"--{flag.flag}" and not stands_alone:
             return list(flag.values.choices)
     if last.startswith("-"):
         return [f"--{flag.flag}" for flag in flags if not flag.is_positional]
@@ -206,9 +192,9 @@ def run(argv: Sequence[str]) -> None:
 
 def main() -> None:
     """Run the command line and exit with its status."""
-    entrypoint.run(_main, expected=(LabError,), prefix="lab: ")
 
+    def call() -> None:
+        environment_file.load()
+        run(sys.argv[1:])
 
-def _main() -> None:
-    environment_file.load()
-    run(sys.argv[1:])
+    entrypoint.run(call, expected=(LabError,), prefix="lab: ")

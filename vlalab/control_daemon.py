@@ -23,7 +23,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterable
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from secrets import token_urlsafe
@@ -47,11 +46,11 @@ REQUEST_S = 10.0  # time limit for receiving a request
 
 
 class RequestError(Exception):
-    """A rejected request: the HTTP status and message of the response."""
+    """A rejected request. status: of the HTTP response."""
 
     def __init__(self, status: int, message: str):
         super().__init__(message)
-        self.status, self.message = status, message
+        self.status = status
 
 
 class ControlDaemon:
@@ -65,13 +64,13 @@ class ControlDaemon:
         self._doctor: dict[str, Any] = {"running": False, "at": None, "told": None, "error": ""}
 
     def answer(self, method: str, path: str) -> Any:
-        """Return the JSON of a route. Raises Refused."""
+        """Return the JSON of a route. Raises RequestError."""
         match (method, *path.split("/")[1:]):
             case ("GET", "status"):
                 status, error = self._read_status()
                 with self._lock:
                     actions = sorted(self._actions.values(), key=lambda action: -action["began"])
-                hidden = current_secrets() if actions else ()
+                hidden = current_secrets() if actions else set()
                 reported = [{**action, "output": safe(action["output"], hidden)} for action in actions]
                 return {"status": status, "error": error, "actions": reported}
             case ("GET", "doctor"):
@@ -123,18 +122,15 @@ class ControlDaemon:
     def _act(self, action: dict[str, Any]) -> None:
         verb, service = action["what"], action["service"]
         flags = ["--runtime", self._runtime] if verb == "start" else []
-        try:
-            # In its own session, so it continues when this process ends.
-            process = subprocess.Popen(
-                [paths.ROOT / "lab", VERBS[verb], service, *flags], cwd=paths.ROOT, start_new_session=True,
-                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-            )  # fmt: skip
-            assert process.stdout is not None
-            for line in process.stdout:
-                action["output"] = end_of(action["output"] + line.decode(errors="replace"))
-            action["code"] = process.wait()
-        except OSError as error:
-            action.update(output=f"./lab cannot be run: {error}\n", code=127)
+        # In its own session, so it continues when this process ends.
+        process = subprocess.Popen(
+            [paths.ROOT / "lab", VERBS[verb], service, *flags], cwd=paths.ROOT, start_new_session=True,
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        )  # fmt: skip
+        assert process.stdout is not None
+        for line in process.stdout:
+            action["output"] = end_of(action["output"] + line.decode(errors="replace"))
+        action["code"] = process.wait()
         self._status_until = 0.0
         self._read_status()  # before the action ends, so a caller sees the service's new state
         action["ended"] = time.time()
@@ -145,7 +141,7 @@ class ControlDaemon:
 
 
 def require_service(name: str) -> str:
-    """Return the name of a service of compose.yaml. Raises Refused for any other."""
+    """Return the name of a service of compose.yaml. Raises RequestError for any other."""
     services = lifecycle.long_lived()
     if name not in services:
         raise RequestError(404, unknown("service", name[:80], services))
@@ -158,7 +154,7 @@ def current_secrets() -> set[str]:
     return support.current_secrets()
 
 
-def safe(value: Any, secret_values: Iterable[str]) -> Any:
+def safe(value: Any, secret_values: set[str]) -> Any:
     """Return a text, or JSON with all its texts, without these values and text that looks like a secret."""
     if isinstance(value, dict):
         hidden = {name for name, entry in value.items() if isinstance(entry, str) and secrets.NAMED.fullmatch(name)}
@@ -190,10 +186,8 @@ def run(*arguments: str, seconds: float) -> tuple[str, str]:
             [paths.ROOT / "lab", *arguments], capture_output=True, text=True, errors="replace", cwd=paths.ROOT,
             stdin=subprocess.DEVNULL, timeout=seconds,
         )  # fmt: skip
-    except subprocess.TimeoutExpired:
-        return "", f"{command} did not answer within {seconds:g} s"
-    except OSError as error:
-        return "", f"{command} cannot be run: {error}"
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return "", f"{command} failed: {error}"
     return done.stdout, done.stderr.strip() or f"{command} ended with code {done.returncode}"
 
 
@@ -226,7 +220,7 @@ class Handler(BaseHTTPRequestHandler):
                 raise RequestError(413, "the request must not have a body")
             status, answer = 200, self.server.daemon.answer(self.command, self.path)
         except RequestError as rejection:
-            status, answer = rejection.status, {"detail": rejection.message}
+            status, answer = rejection.status, {"detail": str(rejection)}
         body = json.dumps(answer).encode()
         self.send_response(status)
         self.send_header("content-type", "application/json")

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from bench.parts.serving import served
+from bench.common import served
 from services.openvla.checkpoint.statistics import ACTION_TOKENS
 from services.openvla.decoding.actions import ActionCodec, normalise
 from services.openvla.decoding.drafts import BRANCHES, Drafter
@@ -41,11 +41,11 @@ def jittered(recorded: Mapping[str, np.ndarray], codec: ActionCodec, bins: int) 
     """
     draw, low, high = np.random.default_rng(0), codec.vocab_size - codec.bins, codec.vocab_size - 1
 
-    def shaken(tokens: np.ndarray) -> np.ndarray:
+    shaken = {}
+    for name, tokens in recorded.items():
         noisy = tokens[:, :6] + draw.integers(-bins, bins + 1, (len(tokens), 6))
-        return np.concatenate([np.clip(noisy, low, high), tokens[:, 6:]], axis=1)
-
-    return {name: shaken(tokens) for name, tokens in recorded.items()}
+        shaken[name] = np.concatenate([np.clip(noisy, low, high), tokens[:, 6:]], axis=1)
+    return shaken
 
 
 def decode_passes(recorded: np.ndarray, drafter: Drafter, width: int) -> tuple[int, np.ndarray]:
@@ -60,23 +60,20 @@ def decode_passes(recorded: np.ndarray, drafter: Drafter, width: int) -> tuple[i
         chain = row.draft[0, : ACTION_TOKENS - 1]
         row.accept_prefill(np.where(np.cumsum(np.r_[False, chain != target[:-1]]), -1, target))
         while not row.done:
-            _pass(row, target, width, branches)
+            cached, chain, tokens = row.cached, row.chain(width), row.branches(width, branches)
+            chosen = [_after(cached, chain[: end + 1], target) for end in range(width)]
+            _, branch = row.accept(np.array(chosen), branches)
+            if branch is not None:
+                before = chain[: branch % (width - 1) + 1]
+                row.accept_branch(_after(cached, np.r_[before, tokens[branch]], target))
             passes += 1
         made.append(row.tokens)
         drafter.observe("session", np.array(row.tokens))
     return passes, np.array(made)
 
 
-def _pass(row: DecodedRow, recorded: np.ndarray, width: int, branches: int) -> None:
-    """Simulate one pass over the row's next tokens."""
-    cached, chain, tokens = row.cached, row.chain(width), row.branches(width, branches)
-    _, branch = row.accept(np.array([_after(cached, chain[: end + 1], recorded) for end in range(width)]), branches)
-    if branch is not None:
-        before = chain[: branch % (width - 1) + 1]
-        row.accept_branch(_after(cached, np.r_[before, tokens[branch]], recorded))
-
-
 def _after(cached: int, tokens: np.ndarray, recorded: np.ndarray) -> int:
+    """Return the simulated model's token after `cached` recorded ones and `tokens`."""
     end = cached + len(tokens)
     return int(recorded[end]) if end < ACTION_TOKENS and np.array_equal(tokens, recorded[cached:end]) else -1
 
@@ -118,7 +115,11 @@ def rooflines(engine: Engine, device: torch.device, rows: int, prompt: int) -> R
     """Return the roofline of one batch without drafts, with bandwidth and peak measured on this machine."""
     memory, size = engine.model.memory(), engine.model.llama.embed.element_size()
     config, patches = engine.model.config.llama, engine.model.patches
-    bandwidth, peak = measured_bandwidth(device), measured_peak(device, engine.model.llama.embed.dtype)
+    is_gpu, side = device.type == "cuda", 8192 if device.type == "cuda" else 1024
+    data = torch.ones(2**30 if is_gpu else 2**26, dtype=torch.float32, device=device)
+    bandwidth = data.numel() * 4 / _best_s(lambda: data.sum(), device)  # weights are read, not written
+    a, b = (torch.randn(side, side, device=device).to(engine.model.llama.embed.dtype) for _ in range(2))
+    peak = 2 * side**3 / _best_s(lambda: a @ b, device)
     head = config.vocab_size * config.hidden_size * size
     blocks = memory["llama blocks"]
     seen = 2 * rows * patches * (memory["vision"] + memory["projector"]) / size
@@ -127,19 +128,6 @@ def rooflines(engine: Engine, device: torch.device, rows: int, prompt: int) -> R
     prompt_s = max((seen + read) / peak, everything / bandwidth)
     decode_s = 6 * max((blocks + head) / bandwidth, 2 * rows * (blocks + head) / size / peak)
     return Roofline(prompt_s * 1e3, decode_s * 1e3, bandwidth, peak)
-
-
-def measured_bandwidth(device: torch.device) -> float:
-    """Return bytes per second of summing a large array: weights are read, not written."""
-    data = torch.ones(2**30 if device.type == "cuda" else 2**26, dtype=torch.float32, device=device)
-    return data.numel() * 4 / _best_s(lambda: data.sum(), device)
-
-
-def measured_peak(device: torch.device, dtype: torch.dtype) -> float:
-    """Return operations per second of a large matrix product."""
-    side = 8192 if device.type == "cuda" else 1024
-    a, b = (torch.randn(side, side, device=device).to(dtype) for _ in range(2))
-    return 2 * side**3 / _best_s(lambda: a @ b, device)
 
 
 def _best_s(work: Callable[[], object], device: torch.device, rounds: int = 8) -> float:
@@ -175,7 +163,7 @@ def service_overhead_ms(rounds: int) -> tuple[float, float]:
         tiny.write(Path(directory), spec)
         image = np.random.default_rng(0).integers(0, 256, (224, 224, 3), np.uint8)
         overheads = []
-        with served(make_app, directory, timeout_s=120) as (url, _), PolicyClient(url) as client:
+        with served(make_app, directory, timeout_s=120) as url, PolicyClient(url) as client:
             for step in range(rounds):
                 observation = Observation({"agentview": image}, None, "put the bowl on the stove", "bench", step)
                 spent = client.act(observation).timings_ms

@@ -90,12 +90,9 @@ class PlainOFT:
         assert proprio is not None and head is not None
         self._proprio, self._head = proprio, head
 
+    @torch.inference_mode()
     def generate(self, images: np.ndarray, prompt: Sequence[int], state: np.ndarray) -> np.ndarray:
         """Return normalised actions [8, 7] of uint8 images [n, S, S, 3], token ids and a normalised state [8]."""
-        with torch.inference_mode():
-            return self._chunk(images, prompt, state)
-
-    def _chunk(self, images: np.ndarray, prompt: Sequence[int], state: np.ndarray) -> np.ndarray:
         llama = self._plain.llama
         ids = torch.tensor([[*prompt, *[1] * PLACEHOLDERS, END]], device=self._device)
         embedded = llama.get_input_embeddings()(ids)

@@ -45,8 +45,11 @@ def complete(assets: Path, target: Path, tasks: Iterable[Task]) -> int:
 
     Return the number of stand-ins.
     """
-    for path in (path for path in assets.rglob("*") if path.is_file()):
-        _below(target, path.relative_to(assets)).symlink_to(path)
+    for path in assets.rglob("*"):
+        if path.is_file():
+            link = target / path.relative_to(assets)
+            link.parent.mkdir(parents=True, exist_ok=True)
+            link.symlink_to(path)
     made = 0
     for task in tasks:
         text = task.written()
@@ -60,11 +63,6 @@ def complete(assets: Path, target: Path, tasks: Iterable[Task]) -> int:
     return made
 
 
-def _below(target: Path, name: Path) -> Path:
-    (target / name).parent.mkdir(parents=True, exist_ok=True)
-    return target / name
-
-
 def _make(path: Path, base: Path) -> bool:
     """Write a stand-in, which depends on the name, unless the file exists; return whether it was written."""
     if path.exists():
@@ -75,23 +73,18 @@ def _make(path: Path, base: Path) -> bool:
         colours = np.random.default_rng(number).integers(0, 256, (8, 8, 3), np.uint8)
         Image.fromarray(np.kron(colours, np.ones((16, 16, 1), np.uint8))).save(path)
     elif base.name:
-        _scene(path, base, number)
+        tree = ET.parse(base)  # the base's scene with other lights; its file references stay valid
+        for part in tree.iter():
+            if "file" in part.attrib:
+                part.set("file", os.path.relpath(base.parent / part.get("file"), path.parent))
+        draw = np.random.default_rng(number)
+        for light in tree.iter("light"):
+            light.set("diffuse", " ".join(f"{value:.3f}" for value in draw.uniform(0, 1, 3)))
+            light.set("pos", " ".join(f"{value:.3f}" for value in draw.uniform((-3, -3, 1), (3, 3, 7))))
+        tree.write(path)
     else:
         path.write_text(_object(path.stem, number))
     return True
-
-
-def _scene(path: Path, base: Path, number: int) -> None:
-    """Write the base's scene with other lights; its file references stay valid."""
-    tree = ET.parse(base)
-    for part in tree.iter():
-        if "file" in part.attrib:
-            part.set("file", os.path.relpath(base.parent / part.get("file"), path.parent))
-    draw = np.random.default_rng(number)
-    for light in tree.iter("light"):
-        light.set("diffuse", " ".join(f"{value:.3f}" for value in draw.uniform(0, 1, 3)))
-        light.set("pos", " ".join(f"{value:.3f}" for value in draw.uniform((-3, -3, 1), (3, 3, 7))))
-    tree.write(path)
 
 
 def _object(name: str, number: int) -> str:

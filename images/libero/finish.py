@@ -68,8 +68,8 @@ def package_directory(name: str) -> Path:
     return Path(next(iter(spec.submodule_search_locations)))
 
 
-def edit_libero(directory: Path) -> Path:
-    """Edit LIBERO's installed code and write its configuration. Return the configuration's path."""
+def edit_libero(directory: Path) -> None:
+    """Edit LIBERO's installed code and write its configuration, which it would ask for."""
     for name, edits in LIBERO_EDITS.items():
         path = directory / name
         text = path.read_text()
@@ -81,26 +81,21 @@ def edit_libero(directory: Path) -> Path:
             text = text.replace(old, new)
         partial = path.with_name(f"{path.name}.partial")
         partial.write_text(text)
-        # A new file: the old one may be a hard link into uv's cache.
-        os.replace(partial, path)
+        os.replace(partial, path)  # the old file may be a hard link into uv's cache
     config = directory / "config" / "config.yaml"
     config.parent.mkdir(exist_ok=True)
-    paths = {"benchmark_root": directory, "datasets": directory.parent / "datasets"}
-    paths |= {
-        "bddl_files": directory / "bddl_files",
-        "init_states": directory / "init_files",
-        "assets": directory / "assets",
-    }
+    paths = {"benchmark_root": directory, "datasets": directory.parent / "datasets", "assets": directory / "assets"}
+    paths |= {"bddl_files": directory / "bddl_files", "init_states": directory / "init_files"}
     config.write_text("".join(f'{key}: "{path}"\n' for key, path in paths.items()))
-    return config
 
 
 def write_macros(directory: Path) -> Path:
     """Write macros_private.py: robosuite's macros with file logging off. Return its path."""
-    path = directory / "macros.py"
-    text, changed = re.subn(r"(?m)^FILE_LOGGING_LEVEL\s*=.*$", "FILE_LOGGING_LEVEL = None", path.read_text())
+    text, changed = re.subn(
+        r"(?m)^FILE_LOGGING_LEVEL\s*=.*$", "FILE_LOGGING_LEVEL = None", (directory / "macros.py").read_text()
+    )
     if changed != 1:
-        raise ValueError(f"{path} sets FILE_LOGGING_LEVEL {changed} times, expected once (robosuite 1.4.0)")
+        raise ValueError(f"{directory} sets FILE_LOGGING_LEVEL {changed} times, expected once (robosuite 1.4.0)")
     target = directory / "macros_private.py"
     target.write_text(text)
     return target
@@ -117,7 +112,7 @@ def remove_unused(below: Path, names: Iterable[str] = UNUSED) -> int:
 
 if __name__ == "__main__":
     robosuite = package_directory("robosuite")
-    print(write_macros(robosuite))
-    print(edit_libero(package_directory("libero") / "libero"))
+    write_macros(robosuite)
+    edit_libero(package_directory("libero") / "libero")
     print(f"{remove_unused(robosuite / 'models' / 'assets') / 1e6:.0f} MB of unused meshes removed")
     print(f"{remove_unused(Path(sys.prefix) / 'beside', UNUSED_LIBEROPLUS) / 1e6:.0f} MB of unused task files removed")

@@ -1,13 +1,8 @@
-"""The smoke test of the pages' environment: a part of its image's build; see images/common/selftest.py."""
+"""The smoke test of the pages' environment; images/common/selftest.py runs it."""
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-
-from images.common.selftest import check_imports, expect, run
+from images.common.selftest import expect
 
 MODULES = ("PIL", "fastapi", "jinja2", "python_multipart", "pyarrow", "h5py", "av", "uvicorn", "tyro", "msgpack")
 
@@ -29,5 +24,4 @@ def check_page() -> str:
     return f"a page of {len(page.content) / 1e3:.0f} kB; {ready.json()['policy'][:60]}"
 
 
-if __name__ == "__main__":
-    sys.exit(run("ui", {"imports": lambda: check_imports(MODULES)}, {"page": check_page}))
+SERVICES = {"page": check_page}

@@ -2,9 +2,9 @@
 
 types.py      the parts of an exercise
 *_exercises   texts, calls to compare, and common mistakes
-source.py     the lesson's code with a blank or a mistake in it
+source.py     all exercises by name; the lesson's code with a blank or a mistake in it
 grader.py     compares the results of a student's code with the lesson's
-attempt.py    the process in which a student's file runs
+runner.py     runs a student's file in a process of its own
 check.py      the program behind `./lab check`
 """
 

@@ -15,10 +15,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from lessons.exercises import NAMES
-from lessons.exercises.grader import Verdict
-from lessons.exercises.registry import exercise
 from lessons.exercises.runner import check
-from lessons.exercises.source import file_for
+from lessons.exercises.source import exercise, file_for
 from lessons.exercises.types import Bilingual
 
 PROGRESS = ".progress.json"
@@ -37,13 +35,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return print_class_table(options.all)
         if options.name:
             return check_file(options.directory, options.name, options.file)
-        return list_exercises(options.directory)
+        known = progress(options.directory)
+        print(f"exercises (연습 문제), files in {options.directory}:")
+        for name in NAMES:
+            print(f"  {name:28}{state(options.directory, name, known)}")
+        print("./lab check NAME creates the file; run it again to check your solution")
+        return 0
     except (ValueError, OSError) as error:
         print(error, file=sys.stderr)
         return 1
-
-
-# --- one exercise -------------------------------------------------------------------------------------------
 
 
 def check_file(directory: Path, name: str, file: Path | None) -> int:
@@ -58,16 +58,13 @@ def check_file(directory: Path, name: str, file: Path | None) -> int:
     if not path.is_file():
         raise ValueError(f"file {path} not found; without --file the exercise is created in {directory}")
     verdict, printed = check(name, path.absolute())
-    if file is None:
-        save_progress(directory, name, path, verdict)
+    if file is None:  # "slip" is the file format's word for a mistake
+        entries = {**progress(directory), name: {"sha": digest(path), "state": verdict.state, "slip": verdict.mistake}}
+        temporary = directory / f"{PROGRESS}.{os.getpid()}"
+        temporary.write_text(json.dumps(entries, indent=1, ensure_ascii=False), encoding="utf-8")
+        os.replace(temporary, directory / PROGRESS)
     if printed.strip():
         print(f"your code printed:\n{printed.rstrip()}")
-    return print_verdict(name, verdict)
-
-
-def print_verdict(name: str, verdict: Verdict) -> int:
-    """Print a verdict in both languages. Return the exit code."""
-    selected = exercise(name)
     if verdict.state == "right":
         print(f"{name}: right (맞습니다). The lesson's code: {selected.target} in lessons/{selected.lesson}.py")
         return 0
@@ -87,21 +84,7 @@ def print_verdict(name: str, verdict: Verdict) -> int:
 
 
 def print_text(text: Bilingual) -> None:
-    """Print a text in both languages."""
     print(f"  {text.en}\n  {text.ko}")
-
-
-# --- progress -----------------------------------------------------------------------------------------------
-
-
-def list_exercises(directory: Path) -> int:
-    """Print every exercise with its state."""
-    known = progress(directory)
-    print(f"exercises (연습 문제), files in {directory}:")
-    for name in NAMES:
-        print(f"  {name:28}{state(directory, name, known)}")
-    print("./lab check NAME creates the file; run it again to check your solution")
-    return 0
 
 
 def state(directory: Path, name: str, progress: dict[str, dict[str, str]]) -> str:
@@ -123,19 +106,8 @@ def progress(directory: Path) -> dict[str, dict[str, str]]:
         return {}
 
 
-def save_progress(directory: Path, name: str, path: Path, verdict: Verdict) -> None:
-    """Save a verdict next to the student's files. "slip" is the file format's word for a mistake."""
-    entries = {**progress(directory), name: {"sha": digest(path), "state": verdict.state, "slip": verdict.mistake}}
-    temporary = directory / f"{PROGRESS}.{os.getpid()}"
-    temporary.write_text(json.dumps(entries, indent=1, ensure_ascii=False), encoding="utf-8")
-    os.replace(temporary, directory / PROGRESS)
-
-
 def digest(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
-
-
-# --- a class ------------------------------------------------------------------------------------------------
 
 
 def print_class_table(directory: Path) -> int:

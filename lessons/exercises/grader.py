@@ -7,13 +7,13 @@ import inspect
 import re
 import traceback
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from lessons.exercises.source import apply_mistake, definition, run
-from lessons.exercises.types import Bilingual, Exercise, FunctionCall, Mistake
+from lessons.exercises.types import Bilingual, Exercise, FunctionCall
 
 RTOL = 1e-4  # of each number
 ATOL = 1e-5  # of the largest number in the same result
@@ -44,15 +44,6 @@ class Verdict:
     mistake: str = ""
     advice: Bilingual = field(default_factory=lambda: Bilingual("", ""))
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the verdict as JSON types."""
-        return asdict(self)
-
-
-def verdict_from_dict(plain: dict[str, Any]) -> Verdict:
-    """Return the verdict that `Verdict.to_dict` returned."""
-    return Verdict(**{**plain, "message": Bilingual(**plain["message"]), "advice": Bilingual(**plain["advice"])})
-
 
 def failure(en: str, ko: str) -> Verdict:
     """Return the verdict on a file that cannot be called."""
@@ -62,7 +53,8 @@ def failure(en: str, ko: str) -> Verdict:
 def judge(exercise: Exercise, code: Any, file: str = "") -> Verdict:
     """Return the verdict on a function or class; file: the path that an error's line number refers to."""
     lesson = run(exercise, definition(exercise))
-    names = _parameter_names(lesson)
+    # the parameters of a function, or of a module's forward
+    names = [name for name in inspect.signature(getattr(lesson, "forward", lesson)).parameters if name != "self"]
     calls = exercise.calls()
     expected = [call_code(lesson, call, names) for call in calls]
     actual = [call_code(code, call, names, file) for call in calls]
@@ -76,36 +68,18 @@ def judge(exercise: Exercise, code: Any, file: str = "") -> Verdict:
                 "같은 호출인데 매번 값이 다릅니다: eval mode의 dropout이거나, 인자로 받지 않은 noise입니다",
             )
         if message:
-            mistake = matching_mistake(exercise, calls, names, actual)
+            for mistake in exercise.mistakes:  # the one that gives the student's results in every call
+                wrong = run(exercise, apply_mistake(definition(exercise), mistake))
+                pairs = zip(calls, actual, strict=True)
+                if not any(difference(call_code(wrong, other, names), seen) for other, seen in pairs):
+                    return Verdict("wrong", call.label, message, mistake.name, mistake.advice)
             cut = exercise.learned and _kind(result.value) in NUMERIC[1:]
-            hint = mistake.advice if mistake else GRADIENT_HINT if cut else call.hint or exercise.hint
-            return Verdict("wrong", call.label, message, mistake.name if mistake else "", hint)
+            return Verdict("wrong", call.label, message, "", GRADIENT_HINT if cut else call.hint or exercise.hint)
     for call in calls if exercise.learned else ():
         correct, result = (gradients(source, call, names, exercise.learned, file) for source in (lesson, code))
         if message := gradient_difference(correct, result):
             return Verdict("wrong", call.label, message, "", GRADIENT_HINT)
     return Verdict("right")
-
-
-def _parameter_names(lesson: Any) -> list[str]:
-    """Return the parameters of a function, or of a module's forward."""
-    return [name for name in inspect.signature(getattr(lesson, "forward", lesson)).parameters if name != "self"]
-
-
-def matching_mistake(
-    exercise: Exercise, calls: Sequence[FunctionCall], names: Sequence[str], actual: Sequence[ExerciseOutcome]
-) -> Mistake | None:
-    """Return the mistake that gives the student's result in every call; one call alone may fit several."""
-    for mistake in exercise.mistakes:
-        code = run(exercise, apply_mistake(definition(exercise), mistake))
-        if not any(
-            difference(call_code(code, call, names), result) for call, result in zip(calls, actual, strict=True)
-        ):
-            return mistake
-    return None
-
-
-# --- calls ----------------------------------------------------------------------------------------------------
 
 
 def call_code(code: Any, call: FunctionCall, names: Sequence[str], file: str = "") -> ExerciseOutcome:
@@ -116,9 +90,8 @@ def call_code(code: Any, call: FunctionCall, names: Sequence[str], file: str = "
     except Exception as error:  # a student's code raises anything
         return _error(error, file)
     triples = zip(names, call.args, args, strict=False)
-    return ExerciseOutcome(
-        value, changed=tuple(name for name, before, after in triples if value_difference(before, after))
-    )
+    changed = tuple(name for name, before, after in triples if value_difference(before, after))
+    return ExerciseOutcome(value, changed=changed)
 
 
 def _error(error: Exception, file: str) -> ExerciseOutcome:
@@ -140,10 +113,8 @@ def _build(code: Any, call: FunctionCall) -> Any:
 
 def _parameters(module: Any) -> list[Any]:
     """Return a module's parameters in order of shape, then name."""
-    return [
-        parameter
-        for _, parameter in sorted(module.named_parameters(), key=lambda pair: (tuple(pair[1].shape), pair[0]))
-    ]
+    named = sorted(module.named_parameters(), key=lambda pair: (tuple(pair[1].shape), pair[0]))
+    return [parameter for _, parameter in named]
 
 
 def gradients(
@@ -172,8 +143,6 @@ def gradients(
     return ExerciseOutcome(flat)
 
 
-# --- differences ----------------------------------------------------------------------------------------------
-
 GRADIENT_HINT = Bilingual(
     ".item(), .detach(), numpy and torch.no_grad() cut the gradient, and an in-place change can corrupt it: "
     "nothing is learned through this code",
@@ -185,9 +154,8 @@ GRADIENT_HINT = Bilingual(
 def gradient_difference(expected: ExerciseOutcome, actual: ExerciseOutcome) -> Bilingual | None:
     """Return how gradients differ, or None."""
     if actual.error:
-        return Bilingual(
-            f"no gradient can be computed: {actual.error}", f"gradient를 계산할 수 없습니다: {actual.error}"
-        )
+        error = actual.error
+        return Bilingual(f"no gradient can be computed: {error}", f"gradient를 계산할 수 없습니다: {error}")
     for name, gradient in expected.value.items():
         if not (message := value_difference(gradient, actual.value[name])):
             continue
@@ -224,7 +192,13 @@ def value_difference(expected: Any, actual: Any) -> Bilingual | None:
             "the code returns nothing: is a return missing?", "아무것도 돌려주지 않습니다: return이 빠졌나요?"
         )
     if isinstance(expected, tuple | list):
-        return _sequence_difference(expected, actual)
+        count = len(expected)
+        if not isinstance(actual, tuple | list) or len(actual) != count:
+            return Bilingual(f"expected {count} results, as in `return a, b`", f"값 {count}개를 돌려주어야 합니다")
+        for number, pair in enumerate(zip(expected, actual, strict=True), start=1):
+            if message := value_difference(*pair):
+                return Bilingual(f"result {number} of {count}: {message.en}", f"{number}번째 결과: {message.ko}")
+        return None
     kinds = _kind(expected), _kind(actual)
     if kinds[0] != kinds[1] and not (kinds[0] == "a number" and kinds[1] in NUMERIC):
         name = type(actual).__name__
@@ -238,7 +212,7 @@ def value_difference(expected: Any, actual: Any) -> Bilingual | None:
         return Bilingual(
             f"the shape is {shapes[1]}; expected {shapes[0]}", f"모양이 {shapes[1]}입니다; {shapes[0]}이어야 합니다"
         )
-    dtypes = _dtype(expected), _dtype(actual)
+    dtypes = tuple(str(getattr(value, "dtype", "")).removeprefix("torch.") for value in (expected, actual))
     if dtypes[0] != dtypes[1] and kinds[0] != "a number":
         return Bilingual(
             f"the dtype is {dtypes[1]}; expected {dtypes[0]}", f"dtype이 {dtypes[1]}입니다; {dtypes[0]}이어야 합니다"
@@ -254,24 +228,10 @@ def _kind(value: Any) -> str:
     return "a number" if isinstance(value, int | float | np.number) else f"a {type(value).__name__}"
 
 
-def _dtype(value: Any) -> str:
-    return str(getattr(value, "dtype", type(value).__name__)).removeprefix("torch.")
-
-
 def _to_array(value: Any) -> np.ndarray:
     if hasattr(value, "detach"):
         value = value.detach().double() if value.is_floating_point() else value.detach()
     return np.asarray(value)
-
-
-def _sequence_difference(expected: Sequence[Any], actual: Any) -> Bilingual | None:
-    count = len(expected)
-    if not isinstance(actual, tuple | list) or len(actual) != count:
-        return Bilingual(f"expected {count} results, as in `return a, b`", f"값 {count}개를 돌려주어야 합니다")
-    for number, pair in enumerate(zip(expected, actual, strict=True), start=1):
-        if message := value_difference(*pair):
-            return Bilingual(f"result {number} of {count}: {message.en}", f"{number}번째 결과: {message.ko}")
-    return None
 
 
 def _number_difference(expected: np.ndarray, actual: np.ndarray) -> Bilingual | None:

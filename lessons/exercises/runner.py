@@ -1,125 +1,116 @@
-"""Check a student's file in a separate process with a time limit.
+"""Check a student's file in a process of its own, with limits of time and memory.
 
-Each process is forked from one that has imported torch (`lessons/exercises/attempt.py`): the import takes seconds, and
-a class submits hundreds of files.
+The processes are forked from one that has imported torch (multiprocessing's fork server): the import takes seconds, and
+a class submits hundreds of files. A verdict is sent as JSON: nothing from a student's process is unpickled.
 """
 
 from __future__ import annotations
 
-import atexit
 import contextlib
+import importlib
 import json
+import multiprocessing
 import os
-import select
-import socket
-import subprocess
+import resource
+import runpy
+import signal
 import sys
 import tempfile
-import threading
-import time
+from dataclasses import asdict
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
-from lessons.exercises.grader import Verdict, failure, verdict_from_dict
+from lessons.exercises.grader import Verdict, failure, judge
+from lessons.exercises.source import exercise
+from lessons.exercises.types import Bilingual, Exercise
 
 IMPORT_TIMEOUT_S = 120.0  # to import torch on a busy machine
-EXIT_TIMEOUT_S = 20.0  # to end a killed process on a busy machine
 LIMIT_S = 10.0  # for the student's code
+MEMORY = 8 << 30  # bytes: far more than any exercise needs
+PRINTED = 1 << 20  # bytes that a student's file may print
+ALARM_S = 600  # a process ends by then, even if the one that started it has been killed
+_SERVER = multiprocessing.get_context("forkserver")
+_SERVER.set_forkserver_preload(["torch", __name__])
 
 
 def check(name: str, file: Path, limit_s: float = LIMIT_S) -> tuple[Verdict, str]:
     """Return the verdict on a student's file, and the first 4000 bytes that it printed."""
-    with tempfile.TemporaryFile() as printed, _FORK_SERVER.attempt(name, file, printed.fileno()) as attempt:
-        result = _wait_verdict(attempt, limit_s)
-        ended = result if isinstance(result, str) else _stop(attempt)
-        printed.seek(0)
+    os.environ["OMP_NUM_THREADS"] = "1"  # of the fork server: a process with threads cannot fork safely
+    answers, theirs = _SERVER.Pipe(duplex=False)
+    with tempfile.NamedTemporaryFile() as printed, answers:
+        process = _SERVER.Process(target=_attempt, args=(name, str(file), os.getcwd(), printed.name, theirs))
+        process.start()
+        theirs.close()
+        try:
+            verdict = _receive(answers, process, limit_s)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)  # with all that it has started
+            process.kill()
+            process.join()
         output = printed.read(4000).decode(errors="replace")
-    return (result if isinstance(result, Verdict) else _no_verdict(ended, output)), output
-
-
-def _wait_verdict(attempt: socket.socket, limit_s: float) -> Verdict | str:
-    """Return the verdict, or the line that the process sent instead of one."""
-    if (line := _line(attempt, IMPORT_TIMEOUT_S)) != "ready":
-        return line
-    try:
-        line = _line(attempt, limit_s)
-    except TimeoutError:
-        seconds = f"{limit_s:g}"
-        return failure(
-            f"the code did not end within {seconds} s: is there an endless loop?",
-            f"{seconds}초 안에 끝나지 않았습니다: 끝없는 loop가 있나요?",
+    if verdict is None:
+        last = (output.strip().splitlines() or [f"exit code {process.exitcode}"])[-1]
+        verdict = failure(
+            f"the process ended before the code could be checked: {last}",
+            f"확인하기 전에 프로세스가 끝났습니다: {last}",
         )
-    return verdict_from_dict(json.loads(line)) if line.startswith("{") else line
+    return verdict, output
 
 
-def _stop(attempt: socket.socket) -> str:
-    """Kill the process group. Return the line with its exit code, or "" if its supervisor is gone too."""
-    attempt.shutdown(socket.SHUT_WR)
-    with contextlib.suppress(TimeoutError):
-        while (line := _line(attempt, EXIT_TIMEOUT_S)) and not line.startswith("exit"):
-            pass
-        return line
-    return ""
-
-
-def _line(attempt: socket.socket, limit_s: float) -> str:
-    """Return the next line, "" at the end. Raises TimeoutError."""
-    until, line = time.monotonic() + limit_s, b""
-    while not line.endswith(b"\n"):
-        if not select.select([attempt], [], [], max(0.0, until - time.monotonic()))[0]:
-            raise TimeoutError
-        if not (more := attempt.recv(1)):
-            return ""
-        line += more
-    return line.decode().strip()
-
-
-def _no_verdict(ended: str, output: str) -> Verdict:
-    last = (output.strip().splitlines()[-1:] or [ended or "no exit code"])[0]
+def _receive(answers: Connection, process: BaseProcess, limit_s: float) -> Verdict | None:
+    """Return the verdict, None if the process ends without one."""
+    try:
+        wait([answers, process.sentinel], IMPORT_TIMEOUT_S)
+        answers.recv_bytes()  # all but the student's code is loaded
+        if answers in (ready := wait([answers, process.sentinel], limit_s)):
+            values = json.loads(answers.recv_bytes())
+            texts = {name: Bilingual(**values[name]) for name in ("message", "advice")}
+            return Verdict(**values | texts)
+        if ready:
+            return None
+    except EOFError:
+        return None
+    seconds = f"{limit_s:g}"
     return failure(
-        f"the process ended before the code could be checked: {last}", f"확인하기 전에 프로세스가 끝났습니다: {last}"
+        f"the code did not end within {seconds} s: is there an endless loop?",
+        f"{seconds}초 안에 끝나지 않았습니다: 끝없는 loop가 있나요?",
     )
 
 
-class _ForkServer:
-    """The process from which attempts are forked: started on first use, restarted if it has died."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._process: subprocess.Popen | None = None
-        self._requests: socket.socket | None = None
-
-    def attempt(self, name: str, file: Path, printed: int) -> socket.socket:
-        """Return the connection to a new process for a student's file; its output goes to `printed`."""
-        connection, peer = socket.socketpair()
-        request = json.dumps([name, str(file), os.getcwd()]).encode()
-        with peer, self._lock:
-            for _ in range(2):
-                if self._requests is None:
-                    self._start()
-                try:
-                    socket.send_fds(self._requests, [request], [peer.fileno(), printed])
-                    break
-                except OSError:  # the process has died
-                    self.close()
-        return connection
-
-    def _start(self) -> None:
-        self._requests, peer = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with peer:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "lessons.exercises.attempt", str(peer.fileno())],
-                stdin=subprocess.DEVNULL, pass_fds=[peer.fileno()], start_new_session=True,
-                env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"},  # one thread: it forks
-            )  # fmt: skip
-        atexit.register(self.close)
-
-    def close(self) -> None:
-        """End the process; the next attempt starts another."""
-        if self._requests is not None:
-            self._requests.close()
-            self._process.kill()
-            self._process.wait()
-        self._requests = self._process = None
+def _attempt(name: str, file: str, directory: str, printed: str, answers: Connection) -> None:
+    """Check a file in this process, the leader of a group that can be killed, and send the verdict."""
+    os.setsid()
+    os.chdir(directory)
+    descriptor = os.open(printed, os.O_WRONLY | os.O_APPEND)
+    for stream in (sys.stdout, sys.stderr):
+        os.dup2(descriptor, stream.fileno())
+        stream.reconfigure(line_buffering=True)
+    selected = exercise(name)
+    importlib.import_module(f"lessons.{selected.lesson}")
+    selected.calls()
+    signal.alarm(ALARM_S)
+    resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, MEMORY))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (PRINTED, PRINTED))
+    answers.send_bytes(b"ready")
+    answers.send_bytes(json.dumps(asdict(_verdict(selected, file))).encode())
 
 
-_FORK_SERVER = _ForkServer()
+def _verdict(exercise: Exercise, file: str) -> Verdict:
+    try:
+        names = runpy.run_path(file)
+    except SyntaxError as error:
+        return failure(
+            f"line {error.lineno} is not valid Python: {error.msg}",
+            f"{error.lineno}행이 Python 문법에 맞지 않습니다: {error.msg}",
+        )
+    except (Exception, SystemExit) as error:
+        message = f"{type(error).__name__}: {error}"
+        return failure(f"running the file fails with {message}", f"파일이 오류로 끝납니다: {message}")
+    if not callable(names.get(exercise.target)):
+        return failure(f"the file does not define {exercise.target}", f"파일에 {exercise.target}이(가) 없습니다")
+    try:
+        return judge(exercise, names[exercise.target], file)
+    except SystemExit:
+        return failure("the code exits the program instead of returning", "값을 돌려주지 않고 프로그램을 끝냅니다")

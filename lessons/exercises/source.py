@@ -1,17 +1,32 @@
-"""The lesson's code as an exercise: with a blank to fill or with a mistake in it."""
+"""All exercises by name, and the lesson's code as an exercise: with a blank to fill or with a mistake in it."""
 
 from __future__ import annotations
 
 import ast
+import difflib
 import functools
 import importlib
 from pathlib import Path
 from typing import Any
 
+from lessons.exercises import NAMES, diffusion_exercises, transformer_exercises, vla_exercises
 from lessons.exercises.types import Exercise, Mistake
 
+EXERCISES: dict[str, Exercise] = {
+    exercise.name: exercise
+    for exercise in (*transformer_exercises.EXERCISES, *diffusion_exercises.EXERCISES, *vla_exercises.EXERCISES)
+}
 LESSONS = Path(__file__).resolve().parent.parent
 BLANK = "return ...  # write this: 여기에 쓰세요"
+
+
+def exercise(name: str) -> Exercise:
+    """Return the exercise of that name. Raises ValueError with the known names."""
+    if name not in EXERCISES:
+        close = difflib.get_close_matches(name, NAMES, 1)
+        hint = f"; did you mean '{close[0]}'?" if close else "."
+        raise ValueError(f"exercise '{name}' not found{hint} Known: {', '.join(NAMES)}")
+    return EXERCISES[name]
 
 
 @functools.cache
@@ -26,9 +41,7 @@ def apply_mistake(code: str, mistake: Mistake) -> str:
     """Return the code with a mistake in it. Raises ValueError if the code lacks what the mistake replaces."""
     for old, new in mistake.edits:
         if old not in code:
-            raise ValueError(
-                f"mistake '{mistake.name}' replaces {old!r}, which is not in the lesson's code; adapt its edits"
-            )
+            raise ValueError(f"mistake '{mistake.name}' replaces {old!r}, which the lesson's code does not have")
         code = code.replace(old, new)
     return code
 
@@ -46,35 +59,21 @@ def run(exercise: Exercise, code: str) -> Any:
     return names[exercise.target]
 
 
-# --- the student's file -------------------------------------------------------------------------------------
-
-
 def file_for(exercise: Exercise) -> str:
-    """Return the text of a new exercise file: task in both languages, imports and code."""
+    """Return the text of a new exercise file: task in both languages, the imports that its code needs, and code."""
     code = definition(exercise)
     text = apply_mistake(code, exercise.mistake(exercise.bug)) if exercise.bug else blank(code)
-    head = f'"""{exercise.name}\n\n{exercise.text.en}\n{exercise.text.ko}\n\nCheck: ./lab check {exercise.name}\n"""\n'
-    return "\n".join([head, *_imports(exercise, code), "", "", text, ""])
-
-
-def _imports(exercise: Exercise, code: str) -> list[str]:
-    """Return the import lines that the code needs: the lesson's imports, and names of the lesson itself."""
     used = {node.id for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Name)}
-    lesson = ast.parse((LESSONS / f"{exercise.lesson}.py").read_text(encoding="utf-8"))
-    lines = [line for node in lesson.body if (line := _import_line(node, used))]
-    names = sorted(used & _defined(lesson) - {exercise.target})
-    return [*lines, f"from lessons.{exercise.lesson} import {', '.join(names)}"] if names else lines
-
-
-def _import_line(node: ast.stmt, used: set[str]) -> str:
-    if not isinstance(node, ast.Import | ast.ImportFrom):
-        return ""
-    names = [alias for alias in node.names if (alias.asname or alias.name).split(".")[0] in used]
-    node.names = names
-    return ast.unparse(node) if names else ""
-
-
-def _defined(lesson: ast.Module) -> set[str]:
-    names = {node.name for node in lesson.body if isinstance(node, ast.FunctionDef | ast.ClassDef)}
-    targets = [target for node in lesson.body if isinstance(node, ast.Assign) for target in node.targets]
-    return names | {node.id for target in targets for node in ast.walk(target) if isinstance(node, ast.Name)}
+    lines, defined = [], set()
+    for node in ast.parse((LESSONS / f"{exercise.lesson}.py").read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            node.names = [alias for alias in node.names if (alias.asname or alias.name).split(".")[0] in used]
+            lines += [ast.unparse(node)] if node.names else []
+        elif isinstance(node, ast.FunctionDef | ast.ClassDef):
+            defined.add(node.name)
+        elif isinstance(node, ast.Assign):
+            defined |= {name.id for name in ast.walk(node) if isinstance(name, ast.Name)}
+    if names := sorted(used & defined - {exercise.target}):
+        lines.append(f"from lessons.{exercise.lesson} import {', '.join(names)}")
+    head = f'"""{exercise.name}\n\n{exercise.text.en}\n{exercise.text.ko}\n\nCheck: ./lab check {exercise.name}\n"""\n'
+    return "\n".join([head, *lines, "", "", text, ""])

@@ -17,11 +17,16 @@ class Bilingual:
 
 @dataclass(frozen=True)
 class Mistake:
-    """A common mistake: replacements in the lesson's code, and advice for the student."""
+    """A common mistake: (old, new) replacements in the lesson's code, and advice for the student."""
 
     name: str
-    advice: Bilingual
     edits: tuple[tuple[str, str], ...]
+    advice: Bilingual
+
+
+def mistake(name: str, *edits: tuple[str, str], en: str, ko: str) -> Mistake:
+    """Return a mistake with its advice in English and Korean."""
+    return Mistake(name, edits, Bilingual(en, ko))
 
 
 @dataclass(frozen=True)
@@ -50,18 +55,16 @@ class Exercise:
 
     name: str
     target: str  # name that the student's file defines
-    text: Bilingual
-    hint: Bilingual
     calls: Callable[[], list[FunctionCall]]
     mistakes: tuple[Mistake, ...]
+    text: Bilingual
+    hint: Bilingual
     bug: str = ""
     learned: tuple[str, ...] = ()
 
     @property
     def lesson(self) -> str:
-        """The module name of the lesson."""
         return self.name.partition(".")[0]
 
     def mistake(self, name: str) -> Mistake:
-        """Return the mistake of that name."""
         return next(mistake for mistake in self.mistakes if mistake.name == name)

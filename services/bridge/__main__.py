@@ -10,13 +10,13 @@ import asyncio
 import logging
 import os
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated
 
 import tyro
 
 from services.bridge import act
 from services.bridge.connection import OpenpiServer, check_address
-from services.bridge.robots import ROBOTS
+from services.bridge.robots import LIBERO
 from vla_common import entrypoint
 from vla_common.serving import Serving
 from vla_common.versions import lock_hash
@@ -37,7 +37,6 @@ class Bridge(Serving):
     port: int = 8007
     server: str = ""  # ws://host:port, act://host:port
     name: str = ""  # policy name in runs; default: the protocol's name
-    robot: Literal["libero"] = "libero"
     unnorm_key: str = ""  # statistics to request from an OpenVLA server that has several
     wait_s: float = 600.0  # until the server answers, at start and after it restarts
     answer_s: float = 120.0  # timeout of one answer
@@ -70,15 +69,14 @@ class Bridge(Serving):
         from services.bridge.vla_eval import connection, robots
         from services.bridge.vla_eval import policy as vla_eval
 
-        key = os.environ.get("VLALAB_BRIDGE_KEY") or None
+        key, lock = os.environ.get("VLALAB_BRIDGE_KEY") or None, lock_hash() or ""
         if self.is_openvla:
-            return act.ActPolicy(self.server, key, self.answer_s, self.unnorm_key, self.name, lock_hash())
+            return act.ActPolicy(self.server, key, self.answer_s, self.unnorm_key, self.name, lock)
         if connection.answers_health(self.server, key):
             model_server = connection.ModelServer(self.server, key, answer_s=self.answer_s)
-            robot = robots.ROBOTS[self.robot]
-            return vla_eval.VlaEvalPolicy(model_server, robot, self.name or vla_eval.NAME, lock_hash())
+            return vla_eval.VlaEvalPolicy(model_server, robots.LIBERO, self.name or vla_eval.NAME, lock)
         server = OpenpiServer(self.server, key, answer_s=self.answer_s)
-        return policy.BridgePolicy(server, server.connect(), ROBOTS[self.robot], self.name or policy.NAME, lock_hash())
+        return policy.BridgePolicy(server, server.connect(), LIBERO, self.name or policy.NAME, lock)
 
 
 @dataclass(frozen=True)
@@ -87,7 +85,6 @@ class Openpi(Serving):
 
     port: int = 8008
     policy_url: str = ""  # http://host:port
-    robot: Literal["libero"] = "libero"
 
     def run(self) -> None:
         """Wait until the policy is ready, then serve until SIGINT or SIGTERM."""
@@ -104,7 +101,7 @@ class Openpi(Serving):
                 info = client.info()
             except ContractError as error:
                 raise ValueError(str(error)) from error
-            asyncio.run(server.run(server.BridgeServer(client, info, ROBOTS[self.robot], token), self.host, self.port))
+            asyncio.run(server.run(server.BridgeServer(client, info, token), self.host, self.port))
 
 
 Program = Annotated[Bridge, tyro.conf.subcommand("policy")] | Annotated[Openpi, tyro.conf.subcommand("openpi")]

@@ -16,13 +16,12 @@ from typing import Any
 
 import numpy as np
 
-from services.bridge.connection import GATEWAYS, AnswerTimeout, IncompatibleServer, ServerFailed
-from services.bridge.policy import FIRST_S, MAX_HORIZON, BadActions
+from services.bridge.connection import AnswerTimeout, IncompatibleServer, ServerFailed, check_status, outcome
+from services.bridge.policy import FIRST_S, MAX_HORIZON
 from vla_contract import ActionChunk, Observation, Policy, PolicyInfo, PolicyLost
 from vla_contract.client.transport import Transport
 from vla_contract.protocol.act_json import loads, to_json
 from vla_contract.protocol.parts import GRIPPER_OPENS, HAND_STATE, OSC_POSE, format_parts, total
-from vla_contract.protocol.problems import Problem
 from vla_contract.protocol.types import check_actions
 
 ACTION = (*OSC_POSE, GRIPPER_OPENS)  # un-normalised, in LIBERO's data sets
@@ -75,15 +74,13 @@ class ActPolicy(Policy):
             try:
                 self.horizon = len(self._infer(self.example(), FIRST_S))
                 break
-            except BadActions as error:
+            except ValueError as error:
                 raise IncompatibleServer(f"{url}: {error}") from error
             except ServerFailed as error:
                 failures.append(f"{error} to {self.form.name}'s request")
         else:
-            raise IncompatibleServer(
-                f"{url} answered {' and '.join(failures)}; its log says why. A checkpoint with several statistics "
-                "needs --unnorm-key"
-            )
+            hint = "its log says why. A checkpoint with several statistics needs --unnorm-key"
+            raise IncompatibleServer(f"{url} {' and '.join(failures)}; {hint}")
         self._name = name or f"{self.form.name}-server"
 
     def info(self) -> PolicyInfo:
@@ -111,24 +108,15 @@ class ActPolicy(Policy):
         """Return a chunk or an error for every observation."""
         return [self._chunk(observation) for observation in observations]
 
+    def _chunk(self, observation: Observation) -> ActionChunk | Exception:
+        return outcome(self.url, lambda: self._infer(observation, self.answer_s))
+
     def close(self) -> None:
         """Close the connections."""
         self._transport.close()
 
-    def _chunk(self, observation: Observation) -> ActionChunk | Exception:
-        try:
-            return ActionChunk(self._infer(observation, self.answer_s))
-        except PolicyLost as error:
-            return error
-        except IncompatibleServer as error:
-            return PolicyLost(str(error))
-        except ServerFailed as error:
-            return Problem("policy-failed", f"{self.url} answered {error}; its log says why")
-        except BadActions as error:
-            return Problem("invalid-action", f"{self.url}: {error}")
-
     def _infer(self, observation: Observation, within_s: float) -> np.ndarray:
-        """Return the actions, float32 [T, 7]. Raises BadActions, ServerFailed, IncompatibleServer and PolicyLost."""
+        """Return the actions, float32 [T, 7]. Raises ValueError, ServerFailed, IncompatibleServer, PolicyLost."""
         request: dict[str, Any] = {key: to_json(observation.images[cam]) for key, cam in self.form.images.items()}
         request["instruction"] = observation.instruction
         if self.form.has_state:
@@ -143,32 +131,23 @@ class ActPolicy(Policy):
             raise PolicyLost(f"{self.url}: {error.strerror or error}") from error
         except HTTPException as error:
             raise IncompatibleServer(f"{self.url} does not speak HTTP: {error}") from error
-        if answer.status in GATEWAYS:
-            raise PolicyLost(f"{self.url} answered HTTP {answer.status}: the server behind the proxy is not running")
-        if answer.status in (401, 403):
-            raise IncompatibleServer(
-                f"{self.url} answered HTTP {answer.status}; set VLALAB_BRIDGE_KEY to the key it requires"
-            )
+        check_status(self.url, answer.status)
         if answer.status in (404, 405):
-            raise IncompatibleServer(
-                f"{self.url} answered HTTP {answer.status} to POST /act; it is not an OpenVLA server"
-            )
+            problem = f"{self.url} answered HTTP {answer.status} to POST /act"
+            raise IncompatibleServer(f"{problem}; it is not an OpenVLA server")
         if answer.status != 200:
-            raise ServerFailed(f"HTTP {answer.status}")
-        return self._actions(answer.body)
-
-    def _actions(self, body: bytes) -> np.ndarray:
+            raise ServerFailed(f"answered HTTP {answer.status}")
+        size = total(ACTION)
         try:
-            value = loads(body)
+            value = loads(answer.body)
             if isinstance(value, str) and value == "error":
-                raise ServerFailed('"error"')
+                raise ServerFailed('answered "error"')
             actions = np.atleast_2d(np.asarray(value, np.float64)).astype(np.float32)
-            if actions.shape[1:] != (total(ACTION),) or not 0 < len(actions) <= MAX_HORIZON:
+            if actions.shape[1:] != (size,) or not 0 < len(actions) <= MAX_HORIZON:
                 raise ValueError(f"the answer has shape {list(np.shape(value))}")
-            check_actions(actions, total(ACTION), self.horizon)
+            check_actions(actions, size, self.horizon)
         except (ValueError, TypeError) as error:
-            size = total(ACTION)
-            raise BadActions(f"{error}; expected actions [{size}] or [T, {size}]: {format_parts(ACTION)}") from error
+            raise ValueError(f"{error}; expected actions [{size}] or [T, {size}]: {format_parts(ACTION)}") from error
         return actions
 
 

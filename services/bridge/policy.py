@@ -10,13 +10,11 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from services.bridge.connection import AnswerTimeout, IncompatibleServer, OpenpiServer, ServerFailed
-from services.bridge.robots import ACTIONS, OpenpiRobot, blank, describe
-from services.bridge.wire import ProtocolError
+from services.bridge.connection import AnswerTimeout, IncompatibleServer, OpenpiServer, ServerFailed, outcome
+from services.bridge.robots import ACTIONS, Robot, describe, message
 from vla_contract import ActionChunk, Observation, Policy, PolicyInfo, PolicyLost
 from vla_contract.protocol.errors import did_you_mean
 from vla_contract.protocol.parts import format_parts, total
-from vla_contract.protocol.problems import Problem
 from vla_contract.protocol.types import check_actions
 
 log = logging.getLogger("vla_contract")
@@ -28,10 +26,6 @@ MAX_HORIZON = 1000  # openpi's chunks have 10 to 50 actions
 MAX_METADATA_CHARS = 500  # characters of metadata in `PolicyInfo.details`
 
 
-class BadActions(ValueError):
-    """An answer has no valid actions for this robot."""
-
-
 class BridgePolicy(Policy):
     """Client of a connected server with its `metadata`; sends one observation at a time, as openpi's servers require.
 
@@ -40,22 +34,15 @@ class BridgePolicy(Policy):
     """
 
     def __init__(
-        self,
-        server: OpenpiServer,
-        metadata: dict[str, Any],
-        robot: OpenpiRobot,
-        name: str = NAME,
-        lock_hash: str | None = None,
+        self, server: OpenpiServer, metadata: dict[str, Any], robot: Robot, name: str = NAME, lock_hash: str = ""
     ):
         self.server, self.metadata, self.robot = server, metadata, robot
         self._name, self._lock_hash, self._reconnected = name, lock_hash, 0
+        self.horizon: int | None = None
         try:
-            first = self._read(server.ask(robot.message(self.example()), FIRST_S))
-        except (BadActions, ProtocolError, ServerFailed) as error:
-            raise IncompatibleServer(
-                str(error) if isinstance(error, ServerFailed) else f"{server.url}: {error}"
-            ) from error
-        self.horizon = len(first)
+            self.horizon = len(self._read(server.ask(message(robot, self.example()), FIRST_S)))
+        except (ServerFailed, ValueError) as error:
+            raise IncompatibleServer(f"{server.url}: {error}") from error
 
     def info(self) -> PolicyInfo:
         """Return inputs and outputs of the robot's openpi models, with the start of the server's metadata."""
@@ -68,7 +55,7 @@ class BridgePolicy(Policy):
             image_hw=self.robot.image_hw,
             horizon=self.horizon,
             profile=self.robot.profile,
-            lock_hash=self._lock_hash,
+            lock_hash=self._lock_hash or None,
             details={
                 "protocol": NAME,
                 "metadata": truncate_metadata(self.metadata),
@@ -79,11 +66,14 @@ class BridgePolicy(Policy):
 
     def example(self) -> Observation:
         """Return black images, a state of zeros and an instruction."""
-        return blank(self.robot)
+        return self.robot.blank()
 
     def act(self, observations: list[Observation]) -> list[ActionChunk | Exception]:
         """Return a chunk or an error for every observation."""
         return [self._chunk(observation) for observation in observations]
+
+    def _chunk(self, observation: Observation) -> ActionChunk | Exception:
+        return outcome(self.server.url, lambda: self._read(self._ask(message(self.robot, observation))))
 
     def counters(self) -> dict[str, int]:
         """Return the number of reconnects."""
@@ -93,22 +83,8 @@ class BridgePolicy(Policy):
         """Close the connection."""
         self.server.close()
 
-    def _chunk(self, observation: Observation) -> ActionChunk | Exception:
-        try:
-            return ActionChunk(self._read(self._ask(self.robot.message(observation))))
-        except PolicyLost as error:
-            return error
-        except IncompatibleServer as error:
-            return PolicyLost(str(error))
-        except ServerFailed as error:
-            return Problem("policy-failed", str(error))
-        except ValueError as error:  # ProtocolError or BadActions
-            return Problem("invalid-action", f"{self.server.url}: {error}")
-
     def _ask(self, message: dict[str, Any]) -> dict[str, Any]:
-        """Return the answer; reconnect if the connection is gone. openpi's servers keep no state between
-        observations.
-        """
+        """Return the answer; reconnect if the connection is gone: openpi's servers keep no state."""
         if self.server.is_open:
             try:
                 return self.server.ask(message)
@@ -116,45 +92,27 @@ class BridgePolicy(Policy):
                 raise
             except PolicyLost as error:
                 log.warning("%s; reconnecting", error)
-        self._reconnect()
-        return self.server.ask(message)
-
-    def _reconnect(self) -> None:
         metadata = self.server.connect()
         self._reconnected += 1
         if metadata_text(metadata) != metadata_text(self.metadata):
             self.server.close()
             raise PolicyLost(f"another server runs at {self.server.url}: its metadata changed")
+        return self.server.ask(message)
 
     def _read(self, answer: dict[str, Any]) -> np.ndarray:
-        """Return an answer's actions, float32 [T, n]. Raises BadActions."""
+        """Return an answer's actions, float32 [T, n]. Raises ValueError."""
         actions, size = answer.get(ACTIONS), total(self.robot.action)
         if ACTIONS not in answer:
-            raise BadActions(f"the answer has no {ACTIONS!r}{did_you_mean(ACTIONS, list(answer)[:20])}")
+            raise ValueError(f"the answer has no {ACTIONS!r}{did_you_mean(ACTIONS, list(answer)[:20])}")
         if not isinstance(actions, np.ndarray) or actions.dtype.kind != "f" or actions.shape[1:] != (size,):
             expected = f"floats [T, {size}]: {format_parts(self.robot.action)}"
-            raise BadActions(f"the actions are {describe(actions)}; expected {expected}: serve a model of this robot")
+            raise ValueError(f"the actions are {describe(actions)}; expected {expected}: serve a model of this robot")
         if not 0 < len(actions) <= MAX_HORIZON:
-            raise BadActions(f"the answer has {len(actions)} actions; expected 1 to {MAX_HORIZON}")
+            raise ValueError(f"the answer has {len(actions)} actions; expected 1 to {MAX_HORIZON}")
         with np.errstate(over="ignore"):
             chunk = actions.astype(np.float32)
-        try:
-            check_actions(chunk, size, getattr(self, "horizon", None))
-        except ValueError as error:
-            raise BadActions(str(error)) from error
+        check_actions(chunk, size, self.horizon)
         return chunk
-
-
-def load(
-    server: OpenpiServer,
-    robot: OpenpiRobot,
-    name: str,
-    wait_s: float,
-    lock_hash: str | None,
-    report: Callable[[str], None] = log.info,
-) -> BridgePolicy:
-    """Connect as soon as the server answers, and return the policy; see `wait_for`."""
-    return wait_for(lambda: BridgePolicy(server, server.connect(), robot, name, lock_hash), wait_s, report)
 
 
 def wait_for(connect: Callable[[], P], wait_s: float, report: Callable[[str], None] = log.info) -> P:
@@ -177,15 +135,14 @@ def wait_for(connect: Callable[[], P], wait_s: float, report: Callable[[str], No
 
 def metadata_text(metadata: dict[str, Any]) -> str:
     """Return a server's metadata as JSON with sorted keys, for comparison."""
-    return json.dumps(metadata, default=_plain, sort_keys=True)
+
+    def plain(value: Any) -> Any:
+        return value.tolist() if isinstance(value, np.ndarray) else str(value)
+
+    return json.dumps(metadata, default=plain, sort_keys=True)
 
 
 def truncate_metadata(metadata: dict[str, Any]) -> str:
     """Return a server's metadata as JSON, cut to the size that `PolicyInfo.details` allows."""
     text = metadata_text(metadata)
     return text if len(text) <= MAX_METADATA_CHARS else text[: MAX_METADATA_CHARS - 1] + "…"
-
-
-def _plain(value: Any) -> Any:
-    """Return a value that JSON can represent: arrays as lists, others as text."""
-    return value.tolist() if isinstance(value, np.ndarray) else str(value)

@@ -16,7 +16,6 @@ import logging
 import signal
 import time
 import uuid
-from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -25,15 +24,15 @@ from websockets.exceptions import ConnectionClosed
 from websockets.http11 import Request, Response
 from websockets.protocol import State
 
-from services.bridge.robots import ACTIONS, OpenpiRobot
+from services.bridge.robots import ACTIONS, LIBERO, Robot, read_observation
 from services.bridge.vla_eval import server as vla_eval
-from services.bridge.vla_eval.robots import ROBOTS as VLA_EVAL_ROBOTS
+from services.bridge.vla_eval.robots import LIBERO as VLA_EVAL_LIBERO
 from services.bridge.wire import MAX_BYTES, ProtocolError, pack, short, unpack
 from vla_contract import ContractError, InvalidObservation, PolicyClient, PolicyInfo
 from vla_contract.protocol.problems import MEDIA_TYPE
 from vla_contract.server.auth import TokenCheck
-from vla_contract.server.hosts import host_check
-from vla_evaluation.actions import Actions, PolicyFault, differing
+from vla_contract.server.hosts import HostCheck
+from vla_evaluation.actions import Actions, PolicyFault
 
 log = logging.getLogger("vla_contract")
 MAX_CLIENTS = 64
@@ -42,30 +41,15 @@ OPENPI = ""
 BAD_MESSAGE, FAILED = 1007, 1011  # websocket close codes
 
 
-def check_policy(info: PolicyInfo, robot: OpenpiRobot) -> None:
+def check_policy(info: PolicyInfo, robot: Robot) -> None:
     """Raise ValueError if openpi's clients of this robot lack an input of the policy, or its actions do not fit."""
-    if info.needs_privileged or info.stateful:
-        requirement = "the simulator's state" if info.needs_privileged else "the start of each episode"
-        raise ValueError(
-            f"policy {info.name!r} needs {requirement}, which openpi's protocol does not send; choose another"
-        )
-    unknown = [camera for camera in info.cameras if camera not in robot.images.values()]
-    if unknown:
-        available = ", ".join(robot.images.values())
-        raise ValueError(f"policy {info.name!r} needs camera {unknown[0]!r}; openpi's {robot.name} sends {available}")
-    for verb, policy_parts, robot_parts in (
-        ("answers actions", info.action, robot.action),
-        ("needs a state", info.state, ()),
-    ):
-        pair = differing(policy_parts, robot_parts or robot.state_parts) if policy_parts else None
-        if pair:
-            ends = [str(part) if part else "nothing" for part in pair]
-            raise ValueError(f"policy {info.name!r} {verb} with {ends[0]} where openpi's {robot.name} has {ends[1]}")
+    if info.stateful:
+        missing = "the start of each episode, which openpi's protocol does not send"
+        raise ValueError(f"policy {info.name!r} needs {missing}; choose another")
+    robot.check_policy(info)
     if len(info.unnorm_keys) > 1:
-        raise ValueError(
-            f"policy {info.name!r} has statistics of several data sets ({', '.join(info.unnorm_keys)}); openpi's "
-            "protocol cannot select one: serve the policy with one"
-        )
+        several = f"policy {info.name!r} has statistics of several data sets ({', '.join(info.unnorm_keys)})"
+        raise ValueError(f"{several}; openpi's protocol cannot select one: serve the policy with one")
 
 
 def metadata(info: PolicyInfo) -> dict[str, Any]:
@@ -77,23 +61,25 @@ def metadata(info: PolicyInfo) -> dict[str, Any]:
 
 
 class BridgeServer:
-    """Serves one policy to other projects' clients of a robot. `info` is the policy's own.
+    """Serves one policy to other projects' clients. `info` is the policy's own.
 
     Raises ValueError if neither protocol can serve the policy; clients of the unsupported one are rejected.
     """
 
-    def __init__(self, client: PolicyClient, info: PolicyInfo, robot: OpenpiRobot, token: str | None = None):
-        self.vla_eval_robot = VLA_EVAL_ROBOTS[robot.name]
-        self.refusals = {
-            OPENPI: _refusal(lambda: check_policy(info, robot)),
-            vla_eval.PATH: _refusal(lambda: vla_eval.check_policy(info, self.vla_eval_robot)),
-        }
+    def __init__(self, client: PolicyClient, info: PolicyInfo, token: str | None = None):
+        self.refusals = {OPENPI: "", vla_eval.PATH: ""}
+        for protocol, check in ((OPENPI, lambda: check_policy(info, LIBERO)),
+                                (vla_eval.PATH, lambda: VLA_EVAL_LIBERO.check_policy(info))):  # fmt: skip
+            try:
+                check()
+            except ValueError as error:
+                self.refusals[protocol] = str(error)
         if all(self.refusals.values()):
             raise ValueError("; ".join(self.refusals.values()))
-        self.client, self.info, self.robot = client, info, robot
+        self.client, self.info = client, info
         self._token, self._open = TokenCheck(token), 0
-        self._hosts = host_check(self._token.required)
-        self._actions = Actions(info.name, info.action, robot.action)
+        self._hosts = None if token else HostCheck()
+        self._actions = Actions(info.name, info.action, LIBERO.action)
         self._names = itertools.count()
 
     async def admit(self, connection: ServerConnection, request: Request) -> Response | None:
@@ -105,10 +91,17 @@ class BridgeServer:
             response.headers["Content-Type"] = MEDIA_TYPE
             return response
         if request.path in PROBES:
-            return await self._ready(connection)
+            try:
+                await asyncio.to_thread(self.client.wait_ready, 0.0)
+            except ContractError as error:
+                return connection.respond(http.HTTPStatus.SERVICE_UNAVAILABLE, f"{error}\n")
+            return connection.respond(http.HTTPStatus.OK, "OK\n")
         if "Origin" in request.headers:
             return connection.respond(http.HTTPStatus.FORBIDDEN, "requests from browser pages are not allowed\n")
-        if not self._token.allows(_bearer(request.headers.get("Authorization", ""))):
+        authorization = request.headers.get("Authorization", "")
+        if authorization[:8].lower() == "api-key ":  # openpi's way to send a token
+            authorization = f"Bearer {authorization[8:]}"
+        if not self._token.allows(authorization.encode("latin-1", "replace")):
             hint = "set the client's api_key to the token that this service was started with (VLALAB_TOKEN)\n"
             return connection.respond(http.HTTPStatus.UNAUTHORIZED, hint)
         if refusal := self.refusals[_protocol(request)]:
@@ -121,7 +114,18 @@ class BridgeServer:
         """Answer one client until it disconnects."""
         self._open += 1
         try:
-            await (self._serve_openpi if _protocol(connection.request) == OPENPI else self._serve_vla_eval)(connection)
+            if _protocol(connection.request) == OPENPI:
+                await self._serve_openpi(connection)
+                return
+            episodes = vla_eval.ConnectionEpisodes(
+                self.client, self.info, VLA_EVAL_LIBERO, client_left=lambda: connection.state is not State.OPEN
+            )
+            try:
+                async for frame in connection:
+                    if (answer := await asyncio.to_thread(episodes.answer, frame)) is not None:
+                        await connection.send(answer)
+            finally:
+                await asyncio.to_thread(episodes.end)
         except ConnectionClosed:
             return
         except ProtocolError as error:
@@ -131,19 +135,6 @@ class BridgeServer:
             await self._end(connection, "the bridge failed; its log has the traceback", FAILED)
         finally:
             self._open -= 1
-
-    async def _serve_vla_eval(self, connection: ServerConnection) -> None:
-        """Answer a client that speaks vla-eval's protocol."""
-        episodes = vla_eval.ConnectionEpisodes(
-            self.client, self.info, self.vla_eval_robot, client_left=lambda: connection.state is not State.OPEN
-        )
-        try:
-            async for frame in connection:
-                answer = await asyncio.to_thread(episodes.answer, frame)
-                if answer is not None:
-                    await connection.send(answer)
-        finally:
-            await asyncio.to_thread(episodes.end)
 
     async def _serve_openpi(self, connection: ServerConnection) -> None:
         """Answer a client that speaks openpi's protocol."""
@@ -161,9 +152,7 @@ class BridgeServer:
             await connection.send(pack(answer))
 
     def _chunk(self, frame: bytes | str, session: str, step: int) -> dict[str, Any]:
-        observation = self.robot.observation(
-            unpack(frame), self.info.cameras, self.info.needs_state, session, min(step, 2**31 - 1)
-        )
+        observation = read_observation(LIBERO, unpack(frame), self.info, session, min(step, 2**31 - 1))
         size = self.info.image_hw
         for camera, image in observation.images.items():
             if size is not None and image.shape[:2] != size:
@@ -183,32 +172,10 @@ class BridgeServer:
             await connection.send(message)
             await connection.close(code, message[:100].encode()[:120].decode(errors="ignore"))
 
-    async def _ready(self, connection: ServerConnection) -> Response:
-        try:
-            await asyncio.to_thread(self.client.wait_ready, 0.0)
-        except ContractError as error:
-            return connection.respond(http.HTTPStatus.SERVICE_UNAVAILABLE, f"{error}\n")
-        return connection.respond(http.HTTPStatus.OK, "OK\n")
-
 
 def _protocol(request: Request) -> str:
     """Return the client's protocol: OPENPI, or the path of vla-eval's."""
     return vla_eval.PATH if request.path == vla_eval.PATH else OPENPI
-
-
-def _refusal(check: Callable[[], None]) -> str:
-    try:
-        check()
-    except ValueError as error:
-        return str(error)
-    return ""
-
-
-def _bearer(authorization: str) -> bytes:
-    """Return openpi's `Api-Key TOKEN` as `Bearer TOKEN`, which the token check expects."""
-    scheme, _, token = authorization.partition(" ")
-    header = f"Bearer {token}" if scheme.lower() == "api-key" else authorization
-    return header.encode("latin-1", "replace")
 
 
 def listen(door: BridgeServer, host: str, port: int) -> serve:

@@ -7,7 +7,7 @@ checked against the contract's limits (`vla_contract.protocol.codec`) before arr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sized
+from collections.abc import Callable
 from typing import Any
 
 import msgpack
@@ -52,7 +52,34 @@ def _decode_openpi(items: dict) -> Any:
     """Return the array or number that openpi encodes as a map; None for a plain map."""
     if _ARRAY in items:
         return array(items.get(_DATA), items.get(_DTYPE), items.get(_SHAPE))
-    return _scalar(items) if _SCALAR in items else None
+    if _SCALAR not in items:
+        return None
+    data, dtype = items.get(_DATA), items.get(_DTYPE)
+    if type(data) not in (bool, int, float) or dtype not in DTYPES:
+        got = f"data is a {type(data).__name__} and has dtype {shorten(dtype, 60)}"
+        raise ProtocolError(f"a numpy scalar's {got}; expected a number of one of {', '.join(DTYPES)}")
+    return data
+
+
+def array(data: object, dtype: object, shape: object) -> np.ndarray:
+    """Return a read-only view of the bytes. Raises InvalidObservation for an invalid dtype, shape or size."""
+    return codec.decode_array([dtype, shape, data])
+
+
+class _Hooks(codec.CountingHooks):
+    def __init__(self, special: Callable[[dict], Any]):
+        super().__init__()
+        self._special = special
+
+    def on_dict(self, items: dict) -> Any:
+        self.take(items)
+        value = self._special(items)
+        if value is not None:
+            return value
+        for key in items:
+            if type(key) is not str:
+                raise ProtocolError(f"the message has the key {shorten(key, 60)}; expected strings as keys")
+        return items
 
 
 def unpack(frame: bytes | str, special: Callable[[dict], Any] = _decode_openpi) -> dict[str, Any]:
@@ -65,14 +92,17 @@ def unpack(frame: bytes | str, special: Callable[[dict], Any] = _decode_openpi) 
         raise ProtocolError(f"received a text frame instead of a message: {short(frame)}")
     if len(frame) > MAX_BYTES:
         raise ProtocolError(f"the message has {len(frame)} bytes; expected at most {MAX_BYTES}")
-    count = _Count(special)
+    hooks = _Hooks(special)
     try:
-        value = msgpack.unpackb(frame, object_hook=count.dict, list_hook=count.list, **codec.LIMITS)
+        value = msgpack.unpackb(frame, object_hook=hooks.on_dict, list_hook=hooks.on_list, **codec.LIMITS)
         check_depth(value)
     except ProtocolError:
         raise
+    except InvalidObservation as error:
+        raise ProtocolError(str(error)) from error
     except (ValueError, TypeError, RecursionError, msgpack.UnpackException) as error:
-        kind = "a pickle, which is not accepted" if _is_pickle(frame) else "not a msgpack message"
+        is_pickle = len(frame) > 2 and frame[0] == 0x80 and 2 <= frame[1] <= 5 and frame[-1:] == b"."
+        kind = "a pickle, which is not accepted" if is_pickle else "not a msgpack message"
         raise ProtocolError(f"the frame is {kind} ({str(error) or type(error).__name__})") from error
     if type(value) is not dict:
         raise ProtocolError(f"the message is a {type(value).__name__}; expected a map")
@@ -84,62 +114,3 @@ def short(text: str, limit: int = 300) -> str:
     lines = [line.strip() for line in text[-65536:].splitlines() if line.strip()]
     line = "".join(sign if sign.isprintable() else " " for sign in (lines[-1] if lines else "(an empty text)"))
     return line if len(line) <= limit else line[: limit - 1] + "…"
-
-
-def _is_pickle(frame: bytes) -> bool:
-    return len(frame) > 2 and frame[0] == 0x80 and 2 <= frame[1] <= 5 and frame[-1:] == b"."
-
-
-class _Count:
-    """Hooks that count containers, so that a small message cannot become a large object."""
-
-    def __init__(self, special: Callable[[dict], Any]):
-        self._special = special
-        self.left, self.values_left = codec.MAX_CONTAINERS, codec.MAX_VALUES
-
-    def list(self, items: list) -> list:
-        self._take(items)
-        return items
-
-    def dict(self, items: dict) -> Any:
-        self._take(items)
-        value = self._special(items)
-        if value is not None:
-            return value
-        for key in items:
-            if type(key) is not str:
-                raise ProtocolError(f"the message has the key {shorten(key, 60)}; expected strings as keys")
-        return items
-
-    def _take(self, items: Sized) -> None:
-        self.left -= 1
-        self.values_left -= len(items)
-        if self.left < 0:
-            raise ProtocolError(f"the message holds more than {codec.MAX_CONTAINERS} maps and lists")
-        if self.values_left < 0:
-            raise ProtocolError(f"the message's maps and lists hold more than {codec.MAX_VALUES} values; send arrays")
-
-
-def array(data: object, dtype: object, shape: object) -> np.ndarray:
-    """Return a read-only view of the bytes. Raises ProtocolError for an invalid dtype, shape or size."""
-    if type(data) is not bytes:
-        raise ProtocolError(f"an array's data is a {type(data).__name__}; expected bytes")
-    try:
-        return codec.view(data, _dtype(dtype), shape)
-    except InvalidObservation as error:
-        raise ProtocolError(str(error)) from error
-
-
-def _scalar(items: dict) -> bool | int | float:
-    data = items.get(_DATA)
-    _dtype(items.get(_DTYPE))
-    if type(data) not in (bool, int, float):
-        raise ProtocolError(f"a numpy scalar's data is a {type(data).__name__}; expected a number")
-    return data
-
-
-def _dtype(name: object) -> np.dtype:
-    dtype = DTYPES.get(name) if type(name) is str else None
-    if dtype is None:
-        raise ProtocolError(f"an array has dtype {shorten(name, 60)}; expected one of {', '.join(DTYPES)}")
-    return dtype

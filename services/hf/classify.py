@@ -12,13 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from transformers import (
-    AutoModelForSequenceClassification,
-    AutoTokenizer,
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
-    set_seed,
-)
+from transformers import AutoModelForSequenceClassification as AutoModel
+from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase, set_seed
 
 from services.hf import collate, practice
 from services.hf.made.texts import Row
@@ -50,7 +45,7 @@ def run(request: Classify, volume: Volume) -> TrainingResult:
     base, rows = practice.load_model_and_data(request, "bert", "reviews", volume)
     tokenizer = AutoTokenizer.from_pretrained(base.directory)
     set_seed(request.seed)  # initializes the new head
-    model = AutoModelForSequenceClassification.from_pretrained(base.directory, num_labels=2, id2label=NAMES)
+    model = AutoModel.from_pretrained(base.directory, num_labels=2, id2label=NAMES)
     collator = collate.Classification(tokenizer.pad_token_id)
     losses = practice.train(request, model, features(rows.train, tokenizer), collator, base.real, volume)
     return TrainingResult(model, tokenizer, losses, score(model, tokenizer, rows.test))
@@ -74,9 +69,7 @@ def score(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, rows: Sequ
 
 def load(directory: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Return a saved classifier and its tokenizer."""
-    return AutoModelForSequenceClassification.from_pretrained(directory).eval(), AutoTokenizer.from_pretrained(
-        directory
-    )
+    return AutoModel.from_pretrained(directory).eval(), AutoTokenizer.from_pretrained(directory)
 
 
 def main() -> None:

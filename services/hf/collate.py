@@ -22,8 +22,7 @@ def padded(rows: Sequence[Sequence[int]], fill: int, left: bool = False) -> Tens
     """Pad rows [B][≤ L] with `fill` to a tensor [B, L], on the right or on the left."""
     longest = max(map(len, rows))
     gaps = [[fill] * (longest - len(row)) for row in rows]
-    full = [[*gap, *row] if left else [*row, *gap] for row, gap in zip(rows, gaps, strict=True)]
-    return torch.tensor(full, dtype=torch.long)
+    return torch.tensor([[*gap, *row] if left else [*row, *gap] for row, gap in zip(rows, gaps, strict=True)])
 
 
 def inputs(rows: Rows, pad_id: int, left: bool = False) -> dict[str, Tensor]:
@@ -82,9 +81,7 @@ class Masked:
         ids = batch["input_ids"]
         selected = torch.rand(ids.shape, generator=self.generator) < 0.15
         selected &= ~torch.isin(ids, torch.tensor(self.special_ids))
-        fate = torch.rand(
-            ids.shape, generator=self.generator
-        )  # one random number per token selects one of three replacements
+        fate = torch.rand(ids.shape, generator=self.generator)  # selects one of the three replacements
         random_ids = torch.randint(self.vocabulary, ids.shape, generator=self.generator)
         hidden = torch.where(fate < 0.8, self.mask_id, torch.where(fate < 0.9, random_ids, ids))
         return {**batch, "input_ids": torch.where(selected, hidden, ids), "labels": ids.where(selected, IGNORED)}
@@ -103,8 +100,5 @@ class PairCollator:
     def __call__(self, rows: Rows) -> dict[str, Tensor]:
         labels = padded([row["labels"] for row in rows], IGNORED)
         read = torch.cat([torch.full_like(labels[:, :1], self.start_id), labels[:, :-1]], dim=1)
-        return {
-            **inputs(rows, self.pad_id),
-            "labels": labels,
-            "decoder_input_ids": read.masked_fill(read == IGNORED, self.pad_id),
-        }
+        read = read.masked_fill(read == IGNORED, self.pad_id)
+        return {**inputs(rows, self.pad_id), "labels": labels, "decoder_input_ids": read}

@@ -6,7 +6,7 @@ tests/hf/test_decoding.py compares every token with the library's, including lef
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,21 +17,12 @@ from services.hf import collate, practice
 NEVER = float("-inf")
 
 
-@dataclass(frozen=True)
-class Sampling:
+class Sampling(NamedTuple):
     """How the next token is chosen. Temperature 0 is greedy decoding."""
 
     temperature: float = 0.0  # below 1: sharper distribution
     top_k: int = 0  # sample from the k most likely tokens; 0: from all
     top_p: float = 1.0  # nucleus sampling: from the smallest set with this probability
-
-    def __post_init__(self) -> None:
-        if self.temperature < 0:
-            raise ValueError(f"--temperature must be at least 0 (0: greedy), got {self.temperature}")
-        if self.top_k < 0:
-            raise ValueError(f"--top-k must be at least 0 (0: all tokens), got {self.top_k}")
-        if not 0 < self.top_p <= 1:
-            raise ValueError(f"--top-p must be in (0, 1], got {self.top_p}")
 
 
 def keep_top_k(logits: Tensor, k: int) -> Tensor:

@@ -20,6 +20,7 @@ from services.hf.collate import IGNORED
 from services.hf.made.texts import Row
 from services.hf.practice import Request, TrainingResult
 from vla_common import entrypoint
+from vla_common.options import option
 from vla_common.volume import Volume
 
 CUE = "\n제목:"  # between report and headline
@@ -33,10 +34,10 @@ class Headlines(Request):
     LAB = "headlines"
     STEPS = (300, 2000)
 
-    temperature: float = 0.0  # sampling temperature; 0: greedy
-    top_k: int = 0  # sample from the k most likely tokens; 0: from all
-    top_p: float = 1.0  # sample from the smallest set of tokens with this probability
-    lora: int = 0  # rank of the LoRA matrices; 0: train all weights
+    temperature: float = option(0.0, "of sampling; 0: greedy", "[0, inf)")
+    top_k: int = option(0, "sample from the k most likely tokens; 0: from all", "[0, inf)")
+    top_p: float = option(1.0, "sample from the smallest set of tokens with this probability", "(0, 1]")
+    lora: int = option(0, "rank of the LoRA matrices; 0: train all weights", "[0, inf)")
 
 
 def prompt(report: str, tokenizer: PreTrainedTokenizerBase) -> list[int]:
@@ -83,7 +84,6 @@ def load_base(base: sources.LocalModel) -> tuple[PreTrainedModel, PreTrainedToke
 
 def run(request: Headlines, volume: Volume) -> TrainingResult:
     """Train, and write headlines of held-out reports."""
-    sampling = decoding.Sampling(request.temperature, request.top_k, request.top_p)
     base, rows = practice.load_model_and_data(request, "gpt", "news", volume)
     model, tokenizer = load_base(base)
     set_seed(request.seed)  # initializes LoRA's weights
@@ -96,17 +96,11 @@ def run(request: Headlines, volume: Volume) -> TrainingResult:
     losses = practice.train(request, model, features(rows.train, tokenizer), collator, base.real, volume)
     set_seed(request.seed)  # for sampling
     reports, references = ([row[column] for row in rows.test] for column in ("document", "title"))
+    sampling = decoding.Sampling(request.temperature, request.top_k, request.top_p)
     predictions = write(model, tokenizer, reports, sampling)
     rouge = sum(map(metrics.rouge_l, predictions, references)) / len(references)
-    return TrainingResult(
-        model,
-        tokenizer,
-        losses,
-        {"exact": metrics.exact(predictions, references), "rouge_l": rouge},
-        reports,
-        predictions,
-        references,
-    )
+    scores = {"exact": metrics.exact(predictions, references), "rouge_l": rouge}
+    return TrainingResult(model, tokenizer, losses, scores, reports, predictions, references)
 
 
 def write(
@@ -120,8 +114,8 @@ def main() -> None:
     """Train a headline model, print examples and save it."""
     request, volume = practice.read_flags(Headlines, __doc__), Volume()
     result = run(request, volume)
-    rows = list(zip(result.predictions, result.references, strict=True))[:3]
-    lines = [f"  {prediction}   (reference: {reference})" for prediction, reference in rows]
+    texts = result.predictions[:3], result.references[:3]
+    lines = [f"  {text}   (reference: {reference})" for text, reference in zip(*texts, strict=True)]
     measured = f"exact match {100 * result.scores['exact']:.1f} %, ROUGE-L {result.scores['rouge_l']:.3f}"
     practice.finish(request, result, volume, [*lines, measured])
 

@@ -51,14 +51,11 @@ def choose_threads_once() -> None:
     print(f"computing in {plural(choose_threads(), 'thread')}", flush=True)
 
 
-class Losses(list[float]):
-    """The loss of every step; prints some of them."""
-
-    def add(self, loss: torch.Tensor, params: Hyperparameters) -> None:
-        """Append a loss and print it every `log_every` steps."""
-        self.append(loss.item())
-        if params.log_every and (len(self) % params.log_every == 0 or len(self) == 1):
-            print(f"step {len(self)} of {params.steps}: loss {self[-1]:.3f}", flush=True)
+def record(losses: list[float], loss: torch.Tensor, params: Hyperparameters) -> None:
+    """Append a step's loss; print the first and every `log_every`-th."""
+    losses.append(loss.item())
+    if params.log_every and (len(losses) % params.log_every == 0 or len(losses) == 1):
+        print(f"step {len(losses)} of {params.steps}: loss {losses[-1]:.3f}", flush=True)
 
 
 def by_trainer(
@@ -66,14 +63,14 @@ def by_trainer(
 ) -> list[float]:
     """Train a model in place with Trainer, which writes to `directory`; return the loss of each step."""
     choose_threads_once()
-    losses = Losses()
+    losses: list[float] = []
 
     class Recorded(Trainer):
         """Records every step's loss; Trainer's own log rounds and averages them."""
 
         def compute_loss(self, *arguments: Any, **options: Any) -> Any:
             result = super().compute_loss(*arguments, **options)
-            losses.add(result[0] if isinstance(result, tuple) else result, params)
+            record(losses, result[0] if isinstance(result, tuple) else result, params)
             return result
 
     arguments = TrainingArguments(
@@ -102,7 +99,7 @@ def by_hand(
     schedule = get_linear_schedule_with_warmup(optimizer, params.warmup_steps, params.steps)
     model.train()
     wrapped, optimizer, loader = accelerator.prepare(model, optimizer, loader)
-    losses = Losses()
+    losses: list[float] = []
     for batch in islice(chain.from_iterable(repeat(loader)), params.steps):
         loss = wrapped(**batch).loss
         accelerator.backward(loss)
@@ -110,7 +107,7 @@ def by_hand(
         optimizer.step()
         schedule.step()
         optimizer.zero_grad()
-        losses.add(loss.detach(), params)
+        record(losses, loss.detach(), params)
     model.eval()
     return losses
 

@@ -31,9 +31,8 @@ class Sentiment(evaluate.Metric):
 
 def exact(predictions: Sequence[str], references: Sequence[str]) -> float:
     """Return the share of predictions that equal their references, ignoring surrounding spaces."""
-    return sum(
-        prediction.strip() == reference.strip() for prediction, reference in zip(predictions, references, strict=True)
-    ) / len(references)
+    pairs = zip(predictions, references, strict=True)
+    return sum(prediction.strip() == reference.strip() for prediction, reference in pairs) / len(references)
 
 
 def rouge_l(prediction: str, reference: str) -> float:
@@ -56,13 +55,11 @@ def bleu(predictions: Sequence[str], references: Sequence[str], longest: int = 4
 
     logarithms = []
     for length in range(1, longest + 1):
-        counts = [
-            (ngrams(predicted, length), ngrams(reference, length))
-            for predicted, reference in zip(predictions, references, strict=True)
-        ]
-        right = sum((predicted & reference).total() for predicted, reference in counts)
+        counts = [ngrams(text, length) for text in predictions]
+        pairs = zip(counts, references, strict=True)
+        right = sum((count & ngrams(reference, length)).total() for count, reference in pairs)
         if right == 0:
             return 0.0
-        logarithms.append(math.log(right / sum(predicted.total() for predicted, _ in counts)))
+        logarithms.append(math.log(right / sum(count.total() for count in counts)))
     total, expected = (sum(len(text.split()) for text in side) for side in (predictions, references))
     return math.exp(sum(logarithms) / longest + min(0.0, 1 - expected / total))

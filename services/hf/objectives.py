@@ -18,6 +18,7 @@ from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoTokeniz
 from services.hf import collate, practice
 from services.hf.practice import Request, TrainingResult
 from vla_common import entrypoint
+from vla_common.options import option
 from vla_common.volume import Volume
 
 MAX_TOKENS = 64
@@ -31,7 +32,7 @@ class Objectives(Request):
     LAB = "objectives"
 
     objective: Annotated[Literal["masked", "causal"], tyro.conf.Positional]
-    pretrained: int | None = 0  # pre-training steps of a locally made model
+    pretrained: int | None = option(0, "pre-training steps of a locally made model", default_help="")
 
 
 @torch.no_grad()

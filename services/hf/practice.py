@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -14,40 +14,37 @@ import tyro
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from services.hf import loops, sources
+from vla_common.options import Options, option
 from vla_common.volume import Volume, display_path, replace_directory
 
 
 @dataclass(frozen=True, kw_only=True)
-class Request:
+class Request(Options):
     """Flags of every lab."""
 
     LAB = ""
     STEPS = (100, 1000)  # default for a locally made model, and for one from the hub
 
-    model: str = "auto"  # auto: the hub's, else made locally; made; or NAME or NAME@REVISION on the hub
-    data: Literal["auto", "made"] = "auto"  # auto: the hub's, else made locally
-    examples: int = 2000  # maximum number of training rows
-    held: int = 200  # held-out rows for measuring
-    steps: int | None = None  # optimizer steps; default depends on the lab
-    batch_size: int = 32
-    lr: float | None = None  # peak learning rate; default: 3e-3 for a locally made model, 5e-5 for the hub's
-    seed: int = 0
-    by: Literal["trainer", "loop"] = "trainer"  # transformers' Trainer, or a plain loop with accelerate
-    cpu: bool = False  # even if there is a GPU
-    name: str = "latest"  # saved as checkpoints/hf/LAB/NAME on the volume
-    push: str | None = None  # upload to this OWNER/NAME on the hub; needs HF_TOKEN
-    pretrained: int | None = None  # pre-training steps of a locally made model; default: 300
+    model: str = option("auto", "auto: the hub's, else made locally; made; or NAME or NAME@REVISION on the hub")
+    data: Literal["auto", "made"] = option("auto", "auto: the hub's, else made locally")
+    examples: int = option(2000, "maximum number of training rows", "[1, inf)")
+    held: int = option(200, "held-out rows for measuring", "[1, inf)")
+    steps: int | None = option(None, "optimizer steps", "[1, inf)", default_help="depends on the lab")
+    batch_size: int = option(32, "rows of a step", "[1, inf)")
+    lr: float | None = option(
+        None, "peak learning rate", "(0, inf)", default_help="3e-3 for a locally made model, 5e-5 for the hub's"
+    )
+    seed: int = option(0, "of all random numbers")
+    by: Literal["trainer", "loop"] = option("trainer", "transformers' Trainer, or a plain loop with accelerate")
+    cpu: bool = option(False, "even if there is a GPU")
+    name: str = option("latest", "saved as checkpoints/hf/LAB/NAME on the volume")
+    push: str | None = option(None, "upload to this OWNER/NAME on the hub; needs HF_TOKEN")
+    pretrained: int | None = option(None, "pre-training steps of a locally made model", default_help="300")
 
     def __post_init__(self) -> None:
-        for flag in ("examples", "held", "steps", "batch_size"):
-            if getattr(self, flag) is not None and getattr(self, flag) < 1:
-                raise ValueError(f"--{flag.replace('_', '-')} must be at least 1, got {getattr(self, flag)}")
-        if self.lr is not None and not self.lr > 0:
-            raise ValueError(f"--lr must be greater than 0, got {self.lr}")
+        self.check_options()
         if not re.fullmatch(r"[\w.-]+", self.name):
-            raise ValueError(
-                f"--name {self.name!r} is not a valid directory name; use letters, digits, '-', '_' and '.'"
-            )
+            raise ValueError(f"--name {self.name!r} is not a directory name; use letters, digits, '-', '_' and '.'")
 
 
 @dataclass(frozen=True)
@@ -58,9 +55,9 @@ class TrainingResult:
     tokenizer: PreTrainedTokenizerBase
     losses: list[float]
     scores: dict[str, float]
-    inputs: Sequence[str] = field(default=())
-    predictions: Sequence[str] = field(default=())
-    references: Sequence[str] = field(default=())
+    inputs: Sequence[str] = ()
+    predictions: Sequence[str] = ()
+    references: Sequence[str] = ()
 
 
 Lab = TypeVar("Lab", bound=Request)

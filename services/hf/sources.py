@@ -6,10 +6,8 @@ Downloads are stored under hf/ on the volume; in the images HF_HOME points there
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import httpx2  # huggingface_hub's HTTP client; its errors pass through
 from huggingface_hub import HfApi, constants, get_token, snapshot_download
@@ -22,52 +20,41 @@ from vla_contract.protocol.tokens import check_token
 from vla_modelkit import hub
 
 
-@dataclass(frozen=True)
-class Repository:
-    """A repository on the hub. `files`: patterns to download; `subset`: the configuration of a data set."""
+class Repository(NamedTuple):
+    """A repository on the hub. `weights`: patterns of a model's files; `subset`: the configuration of a data set."""
 
     name: str
     revision: str
     licence: str
-    files: tuple[str, ...] = ()
+    weights: tuple[str, ...] = ()
     subset: str | None = None
 
 
-SMALL_FILES = ("*.json", "*.txt", "*.model")
-
 # The commits are those shown by public copies of the hub's pages; none was downloaded. NSMC itself is a loading script,
 # which datasets no longer runs: its conversion to Parquet is on a moving reference.
+SMALL_FILES = ("*.json", "*.txt", "*.model")
+SAFE = ("model.safetensors",)
 MODELS = {
-    "bert": Repository(
-        "beomi/kcbert-base", "0f2f3f8ce58a3e2dab3f4c9f547cbb612061c2ed", "apache-2.0",
-        (*SMALL_FILES, "model.safetensors"),
-    ),
+    "bert": Repository("beomi/kcbert-base", "0f2f3f8ce58a3e2dab3f4c9f547cbb612061c2ed", "apache-2.0", SAFE),
     "gpt": Repository(
-        "skt/kogpt2-base-v2", "43ee9fc88ad1e170bb81d298d1a2cee97ab274e5", "cc-by-nc-sa-4.0",
-        (*SMALL_FILES, "pytorch_model.bin"),
+        "skt/kogpt2-base-v2", "43ee9fc88ad1e170bb81d298d1a2cee97ab274e5", "cc-by-nc-sa-4.0", ("pytorch_model.bin",)
     ),
-    "t5": Repository(
-        "google-t5/t5-small", "df1b051c49625cf57a3d0d8d3863ed4d13564fe4", "apache-2.0",
-        (*SMALL_FILES, "model.safetensors"),
-    ),
-}  # fmt: skip
+    "t5": Repository("google-t5/t5-small", "df1b051c49625cf57a3d0d8d3863ed4d13564fe4", "apache-2.0", SAFE),
+}
 DATA = {
     "reviews": Repository("e9t/nsmc", "refs/convert/parquet", "see its page"),
     "news": Repository(
         "daekeun-ml/naver-news-summarization-ko", "c8217bdefc4808f455bca22372587439b3124848", "apache-2.0"
     ),
-    "pairs": Repository(
-        "Helsinki-NLP/opus_books", "1f9f6191d0e91a3c539c2595e2fe48fc1420de9b", "other", subset="en-fr"
-    ),
-}  # fmt: skip
+    "pairs": Repository("Helsinki-NLP/opus_books", "1f9f6191d0e91a3c539c2595e2fe48fc1420de9b", "other", subset="en-fr"),
+}
 
 
 class Unreachable(Exception):
     """The hub is not reachable; the message says why."""
 
 
-@dataclass(frozen=True)
-class LocalModel:
+class LocalModel(NamedTuple):
     """A directory for `from_pretrained`, and a description of its source. real: from the hub."""
 
     directory: Path
@@ -75,17 +62,13 @@ class LocalModel:
     real: bool
 
 
-@dataclass(frozen=True)
-class Rows:
+class Rows(NamedTuple):
     """Training and test rows, and a description of their source. real: from the hub."""
 
     train: list[texts.Row]
     test: list[texts.Row]
     description: str
     real: bool
-
-
-# --- models -----------------------------------------------------------------------------------------------------------
 
 
 def model(kind: str, requested: str, volume: Volume, steps: int | None = None) -> LocalModel:
@@ -110,12 +93,11 @@ def model(kind: str, requested: str, volume: Volume, steps: int | None = None) -
     from services.hf.made import models  # slow import of transformers' models
 
     steps = models.STEPS if steps is None else steps
-    pretraining = (
+    trained = (
         f"pre-trained on {models.PRETRAINING[kind]}" if steps and kind in models.PRETRAINING else "not pre-trained"
     )
-    return LocalModel(
-        models.directory_of(kind, volume, steps), f"model: a small {kind} made locally, {pretraining} ({reason})", False
-    )
+    description = f"model: a small {kind} made locally, {trained} ({reason})"
+    return LocalModel(models.directory_of(kind, volume, steps), description, real=False)
 
 
 def parse_repository(requested: str) -> Repository:
@@ -124,13 +106,11 @@ def parse_repository(requested: str) -> Repository:
     try:
         validate_repo_id(name)
     except HFValidationError as error:
-        raise ValueError(
-            f"model {requested!r} is not a valid hub name; expected OWNER/NAME or OWNER/NAME@REVISION"
-        ) from error
-    defaults = {repository.name: repository for repository in MODELS.values()}
-    if name in defaults and not revision:
-        return defaults[name]
-    return Repository(name, revision or "main", "see its page", (*SMALL_FILES, "*.safetensors", "*.bin"))
+        raise ValueError(f"model {requested!r} is not a valid hub name; expected OWNER/NAME[@REVISION]") from error
+    for repository in MODELS.values():
+        if name == repository.name and not revision:
+            return repository
+    return Repository(name, revision or "main", "see its page", ("*.safetensors", "*.bin"))
 
 
 def fetch(repository: Repository, volume: Volume) -> Path:
@@ -139,7 +119,8 @@ def fetch(repository: Repository, volume: Volume) -> Path:
     Raises Unreachable if the hub is not reachable and the model is not downloaded, ValueError if the hub lacks it.
     """
     name, revision = repository.name, repository.revision
-    options = {"revision": revision, "cache_dir": volume.path("hf") / "hub", "allow_patterns": [*repository.files]}
+    patterns = [*SMALL_FILES, *repository.weights]
+    options = {"revision": revision, "cache_dir": volume.path("hf") / "hub", "allow_patterns": patterns}
     reason = hub.unreachable()
     if not reason:
         check_token("the hub's token (HF_TOKEN)", get_token() or "")
@@ -149,12 +130,10 @@ def fetch(repository: Repository, volume: Volume) -> Path:
         except RepositoryNotFoundError as error:
             names = ", ".join(entry.name for entry in MODELS.values())
             raise ValueError(
-                f"model {name!r} not found on the hub, or HF_TOKEN has no access; the labs use {names}"
+                f"model {name!r} not found on the hub, or HF_TOKEN has no access; used here: {names}"
             ) from error
         except RevisionNotFoundError as error:
-            raise ValueError(
-                f"model {name!r} has no revision {revision!r}; remove @{revision} for the newest"
-            ) from error
+            raise ValueError(f"model {name!r} has no revision {revision!r}; remove @{revision}") from error
         except (OSError, httpx2.HTTPError) as error:
             reason = f"the hub does not answer ({first_line(error)})"
     try:
@@ -171,9 +150,6 @@ def first_line(error: BaseException) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0][:160]
 
 
-# --- data -------------------------------------------------------------------------------------------------------------
-
-
 def data(kind: str, requested: str, count: int, volume: Volume, test_count: int = 200) -> Rows:
     """Return `count` training rows and `test_count` test rows of reviews, news or pairs. requested: auto or made.
 
@@ -181,35 +157,26 @@ def data(kind: str, requested: str, count: int, volume: Volume, test_count: int 
     """
     if requested not in ("auto", "made"):
         raise ValueError(f"unknown data {requested!r}; expected auto (the hub's, else made locally) or made")
-    rows, reason = hub_rows(DATA[kind], count + test_count, volume) if requested == "auto" else (None, "as requested")
-    if real := rows is not None:
-        description = f"data: {DATA[kind].name} at {DATA[kind].revision[:24]} from the hub ({DATA[kind].licence})"
-    else:
-        rows, description = (
-            texts.rows(kind, count + test_count),
-            f"data: {kind} made locally from a small grammar ({reason})",
-        )
+    repository, rows, reason = DATA[kind], None, "as requested"
+    if requested == "auto":
+        import datasets
+
+        with hub.offline_if_unreachable() as unreachable:
+            try:
+                rows = datasets.load_dataset(
+                    repository.name, repository.subset, split=f"train[:{count + test_count}]",
+                    revision=repository.revision, cache_dir=str(volume.path("hf") / "datasets"),
+                ).to_list()  # fmt: skip
+            except (OSError, ValueError, RuntimeError, httpx2.HTTPError) as error:
+                reason = f"{repository.name} is not available: {unreachable or first_line(error)}"
+    real = rows is not None
+    rows = texts.rows(kind, count + test_count) if rows is None else rows
     if len(rows) <= test_count:
         raise ValueError(f"{kind} has {len(rows)} rows; expected more than the {test_count} test rows")
-    return Rows(rows[:-test_count], rows[-test_count:], description, real)
-
-
-def hub_rows(repository: Repository, count: int, volume: Volume) -> tuple[list[texts.Row] | None, str]:
-    """Return the first rows of a hub data set; or None and the reason why it is not available."""
-    import datasets
-
-    with hub.offline_if_unreachable() as reason:
-        try:
-            loaded = datasets.load_dataset(
-                repository.name, repository.subset, split=f"train[:{count}]", revision=repository.revision,
-                cache_dir=str(volume.path("hf") / "datasets"),
-            )  # fmt: skip
-        except (OSError, ValueError, RuntimeError, httpx2.HTTPError) as error:
-            return None, f"{repository.name} is not available: {reason or first_line(error)}"
-    return loaded.to_list(), ""
-
-
-# --- upload -----------------------------------------------------------------------------------------------------------
+    origin = f"{kind} made locally from a small grammar ({reason})"
+    if real:
+        origin = f"{repository.name} at {repository.revision[:24]} from the hub ({repository.licence})"
+    return Rows(rows[:-test_count], rows[-test_count:], f"data: {origin}", real)
 
 
 def require_push(name: str | None) -> None:
@@ -226,14 +193,12 @@ def require_push(name: str | None) -> None:
             "(https://huggingface.co/settings/tokens); nothing was trained or sent"
         )
     if constants.HF_HUB_OFFLINE:
-        raise ValueError(
-            f"--push {name} requires the hub, but HF_HUB_OFFLINE is set; unset it; nothing was trained or sent"
-        )
+        raise ValueError(f"--push {name} requires the hub, but HF_HUB_OFFLINE is set; unset it; nothing was sent")
 
 
-def push(name: str | None, parts: list[Any], log: Callable[[str], None] = print) -> None:
+def push(name: str | None, parts: list[Any]) -> None:
     """Upload model and tokenizer to a private repository; None: do nothing."""
     if name:
         for part in parts:
             part.push_to_hub(name, private=True)
-        log(f"uploaded to {constants.ENDPOINT}/{name} (private)")
+        print(f"uploaded to {constants.ENDPOINT}/{name} (private)")

@@ -42,10 +42,6 @@ class Cut(NamedTuple):
     pieces: list[str]
     back: str
 
-    def is_lossless(self, sentence: str) -> bool:
-        """Return whether decoding gives the sentence back."""
-        return self.back == sentence
-
 
 def cut(tokenizer: PreTrainedTokenizerBase, sentence: str) -> Cut:
     """Return a sentence's pieces as readable text, without special tokens; [UNK] stays visible."""
@@ -72,9 +68,12 @@ def load(requested: str, volume: Volume) -> tuple[dict[str, PreTrainedTokenizerB
     """Return the three tokenizers by kind, and a description of each."""
     if requested not in ("auto", "made"):
         raise ValueError(f"unknown model {requested!r}; expected auto or made")
-    models = {kind: sources.model(kind, requested, volume, steps=0) for kind in KINDS}
-    descriptions = [model.description.replace("model:", f"{KINDS[kind]}:") for kind, model in models.items()]
-    return {kind: AutoTokenizer.from_pretrained(model.directory) for kind, model in models.items()}, descriptions
+    tokenizers, descriptions = {}, []
+    for kind, name in KINDS.items():
+        model = sources.model(kind, requested, volume, steps=0)
+        tokenizers[kind] = AutoTokenizer.from_pretrained(model.directory)
+        descriptions.append(model.description.replace("model:", f"{name}:"))
+    return tokenizers, descriptions
 
 
 def table(tokenizers: Mapping[str, PreTrainedTokenizerBase], sentences: Sequence[str]) -> Table:
@@ -86,8 +85,8 @@ def table(tokenizers: Mapping[str, PreTrainedTokenizerBase], sentences: Sequence
     for sentence in sentences:
         cells = []
         for tokenizer in tokenizers.values():
-            pieces, back = result = cut(tokenizer, sentence)
-            round_trip = "lossless" if result.is_lossless(sentence) else f"decodes to {back!r}"
+            pieces, back = cut(tokenizer, sentence)
+            round_trip = "lossless" if back == sentence else f"decodes to {back!r}"
             cells.append(f"{len(pieces)}, {round_trip}\n{' '.join(pieces)}".replace("[", r"\["))
         grid.add_row(sentence, *cells)
     return grid

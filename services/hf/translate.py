@@ -77,8 +77,8 @@ def main() -> None:
     """Train a translator, print examples and save it."""
     request, volume = practice.read_flags(Translate, __doc__), Volume()
     result = run(request, volume)
-    rows = list(zip(result.inputs, result.predictions, result.references, strict=True))[:3]
-    lines = [f"  {sentence} → {prediction}   (reference: {reference})" for sentence, prediction, reference in rows]
+    rows = zip(result.inputs[:3], result.predictions[:3], result.references[:3], strict=True)
+    lines = [f"  {text} → {prediction}   (reference: {reference})" for text, prediction, reference in rows]
     measured = f"exact match {100 * result.scores['exact']:.1f} %, BLEU {100 * result.scores['bleu']:.1f}"
     practice.finish(request, result, volume, [*lines, measured])
 

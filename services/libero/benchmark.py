@@ -10,7 +10,8 @@ from types import MappingProxyType
 import numpy as np
 
 from services.libero.profiles import PROFILES
-from services.libero.simulator import pro_objects, suites
+from services.libero.simulator import suites
+from services.libero.simulator.pro import LIKE
 from services.libero.simulator.suites import CAMERAS, Task
 from vla_contract.protocol.parts import GRIPPER_CLOSES, HAND_STATE, OSC_POSE
 from vla_evaluation.benchmark import Assets
@@ -69,13 +70,19 @@ class Libero:
 
         They may need objects of LIBERO-PRO that are missing or differ from the published ones, or files of LIBERO-plus.
         """
-        from services.libero.assets import plus as plus_assets
-        from services.libero.assets import pro
+        from services.libero.assets import plus, pro
 
-        if missing := plus_assets.missing(assets.path, tasks):
-            return plus_assets.describe_missing(assets.path, tasks, missing)
+        if missing := plus.missing(assets.path, tasks):
+            count = sum(bool(plus.missing(assets.path, [task])) for task in tasks)
+            listing = ", ".join(missing[:3]) + (", …" if missing[3:] else "")
+            return (
+                f"{count} of {len(tasks)} tasks need {len(missing)} LIBERO-plus files that are not in {assets.path} "
+                f"({listing}); unpack the assets.zip of {plus.ASSETS_URL} and use --assets DIR, or evaluate other "
+                "tasks: the kinds camera, robot, language and noise need no extra files, and `./lab assets status` "
+                "counts the rest"
+            )
         named = {name for task in tasks if task.kind for name in re.findall(r"-\s+(\w+)", task.bddl())}
-        objects = named & pro_objects.LIKE.keys()
+        objects = named & LIKE.keys()
         location = f"asset directory {assets.path}"
         if missing := pro.missing(assets.path, objects):
             return (

@@ -39,7 +39,8 @@ def open_scene(size: int = 256) -> Environment:
 def find_policy(url: str | None = None) -> PolicyClient:
     """Return a client of the policy at `url` or $VLALAB_NOTEBOOK_POLICY, or of an oracle started here.
 
-    The oracle, which needs no GPU, is used if neither names a policy or the policy does not answer.
+    The oracle, which needs no GPU, is used if neither names a policy or the policy does not answer. It ends with this
+    process.
     """
     token = os.environ.get("VLALAB_TOKEN") or None
     for named in filter(None, (url, os.environ.get(POLICY))):
@@ -49,11 +50,6 @@ def find_policy(url: str | None = None) -> PolicyClient:
             return client
         except PolicyUnavailable as error:
             print(f"{error}; using an oracle instead")
-    return start_oracle(token)
-
-
-def start_oracle(token: str | None = None) -> PolicyClient:
-    """Start an oracle in a child process that ends with this one; return a client of it."""
     with listen("127.0.0.1", 0) as free:
         port = free.getsockname()[1]
     command = [sys.executable, "-m", "services.libero.policies", "oracle", "--port", str(port)]

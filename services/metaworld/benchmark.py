@@ -10,9 +10,8 @@ from types import MappingProxyType
 import numpy as np
 
 from services.metaworld import variations
-from services.metaworld.arm import ACTION, STATE
 from services.metaworld.profiles import PROFILES
-from services.metaworld.tasks import CAMERAS, SUITES, Task
+from services.metaworld.tasks import ACTION, CAMERAS, STATE, SUITES, Task
 from vla_evaluation.benchmark import Assets
 
 KIND = "package"  # of the assets: they come with metaworld

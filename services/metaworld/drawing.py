@@ -19,34 +19,23 @@ def _make_current() -> None:
     _context.make_current()
 
 
-def forwarded(model: mujoco.MjModel, data: mujoco.MjData) -> None:
-    """Update everything that is rendered to the positions in `data`."""
-    mujoco.mj_kinematics(model, data)
-    mujoco.mj_comPos(model, data)
-    mujoco.mj_camlight(model, data)
-
-
 class ModelRenderer:
     """Renders one model at `size` × `size` pixels; OpenGL is initialized for the first image."""
 
     def __init__(self, model: mujoco.MjModel, size: int):
         self._model, self._size, self._gl = model, size, None
 
-    def _open(self) -> None:
-        _make_current()
-        if self._gl is not None:
-            return
-        self._model.vis.global_.offwidth = self._model.vis.global_.offheight = self._size
-        self._gl = mujoco.MjrContext(self._model, mujoco.mjtFontScale.mjFONTSCALE_150)
-        mujoco.mjr_setBuffer(mujoco.mjtFramebuffer.mjFB_OFFSCREEN, self._gl)
-        self._scene = mujoco.MjvScene(self._model, MAX_GEOMS)
-        self._option, self._perturb, self._camera = mujoco.MjvOption(), mujoco.MjvPerturb(), mujoco.MjvCamera()
-        self._camera.type = mujoco.mjtCamera.mjCAMERA_FIXED
-        self._viewport = mujoco.MjrRect(0, 0, self._size, self._size)
-
     def draw(self, camera: str, data: mujoco.MjData) -> np.ndarray:
         """Return a camera's image: uint8 [size, size, 3], bottom row first."""
-        self._open()
+        _make_current()
+        if self._gl is None:
+            self._model.vis.global_.offwidth = self._model.vis.global_.offheight = self._size
+            self._gl = mujoco.MjrContext(self._model, mujoco.mjtFontScale.mjFONTSCALE_150)
+            mujoco.mjr_setBuffer(mujoco.mjtFramebuffer.mjFB_OFFSCREEN, self._gl)
+            self._scene = mujoco.MjvScene(self._model, MAX_GEOMS)
+            self._option, self._perturb, self._camera = mujoco.MjvOption(), mujoco.MjvPerturb(), mujoco.MjvCamera()
+            self._camera.type = mujoco.mjtCamera.mjCAMERA_FIXED
+            self._viewport = mujoco.MjrRect(0, 0, self._size, self._size)
         self._camera.fixedcamid = self._model.camera(camera).id
         everything = mujoco.mjtCatBit.mjCAT_ALL
         mujoco.mjv_updateScene(self._model, data, self._option, self._perturb, self._camera, everything, self._scene)

@@ -17,7 +17,7 @@ import numpy as np
 from metaworld import _encode_task as as_metaworlds
 from metaworld.env_dict import ALL_V3_ENVIRONMENTS
 
-from services.metaworld.drawing import ModelRenderer, forwarded
+from services.metaworld.drawing import ModelRenderer
 from services.metaworld.tasks import Task
 from vla_common import memory
 
@@ -147,7 +147,9 @@ class MetaworldEnv:
             self._rendered_data = self._start_data
             return
         mujoco.mj_setState(self._model, self._posed, np.ascontiguousarray(state[1:]), which)
-        forwarded(self._model, self._posed)
+        mujoco.mj_kinematics(self._model, self._posed)  # this and the next two: all that is rendered
+        mujoco.mj_comPos(self._model, self._posed)
+        mujoco.mj_camlight(self._model, self._posed)
         self._posed_steps, self._rendered_data = float(state[0]), self._posed
 
     def _get(self, data: mujoco.MjData, which: mujoco.mjtState) -> np.ndarray:

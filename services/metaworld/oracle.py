@@ -12,7 +12,7 @@ import numpy as np
 os.environ.setdefault("MUJOCO_GL", "disable")  # metaworld imports MuJoCo; nothing is rendered here
 from metaworld.policies import ENV_POLICY_MAP
 
-from services.metaworld.arm import ACTION
+from services.metaworld.tasks import ACTION
 from vla_contract import ActionChunk, InvalidObservation, Observation, Policy, PolicyInfo
 from vla_contract.protocol.errors import did_you_mean
 
@@ -38,7 +38,8 @@ class OraclePolicy(Policy):
         """Return an example observation: the hand above the table, the goal in front of it."""
         seen = np.zeros(OBSERVATION)
         seen[:4], seen[18:22], seen[-3:] = (0, 0.6, 0.2, 1), (0, 0.6, 0.2, 1), (0, 0.8, 0.2)
-        return Observation({}, None, "Reach a goal position", "example", 0, privileged=_privileged("reach-v3", seen))
+        state = {"task": "reach-v3", "observation": seen}
+        return Observation({}, None, "Reach a goal position", "example", 0, privileged=state)
 
     def act(self, observations: list[Observation]) -> list[ActionChunk | Exception]:
         """Return one action per observation, or an InvalidObservation."""
@@ -53,10 +54,6 @@ class OraclePolicy(Policy):
         return ActionChunk(action.astype(np.float32)[None])
 
 
-def _privileged(task: str, seen: np.ndarray) -> dict[str, Any]:
-    return {"task": task, "observation": seen}
-
-
 def _read(observation: Observation, experts: Mapping[str, Any]) -> tuple[str, np.ndarray]:
     state = observation.privileged
     if state is None or "task" not in state or "observation" not in state:
@@ -64,10 +61,8 @@ def _read(observation: Observation, experts: Mapping[str, Any]) -> tuple[str, np
     task, seen = state["task"], state["observation"]
     if not isinstance(task, str) or task not in experts:
         raise InvalidObservation(f"privileged['task'] {task!r} not found{did_you_mean(str(task), experts)}")
-    if not isinstance(seen, np.ndarray) or seen.dtype.kind != "f" or seen.shape != (OBSERVATION,):
-        shape = seen.shape if isinstance(seen, np.ndarray) else type(seen).__name__
-        raise InvalidObservation(f"privileged['observation'] must be {OBSERVATION} finite numbers, got {shape}")
-    if not np.isfinite(seen).all():
-        bad = seen[~np.isfinite(seen)][0]
-        raise InvalidObservation(f"privileged['observation'] must be {OBSERVATION} finite numbers, got {bad}")
+    is_vector = isinstance(seen, np.ndarray) and seen.dtype.kind == "f" and seen.shape == (OBSERVATION,)
+    if not is_vector or not np.isfinite(seen).all():
+        actual = f"{seen.dtype} {seen.shape}" if isinstance(seen, np.ndarray) else type(seen).__name__
+        raise InvalidObservation(f"privileged['observation'] must be {OBSERVATION} finite numbers, got {actual}")
     return task, np.array(seen, np.float64)  # a copy: some experts write into their observation

@@ -8,8 +8,8 @@ from typing import Annotated
 
 import tyro
 
-from services.metaworld.arm import ACTION
 from services.metaworld.benchmark import BENCHMARK
+from services.metaworld.tasks import ACTION
 from vla_common import entrypoint
 from vla_common.serving import Serving
 from vla_common.versions import lock_hash

@@ -11,6 +11,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from vla_contract.protocol.parts import Part
+
+# an action and a state, as in metaworld's sawyer_xyz_env.py
+ACTION = (
+    Part("position delta", 3, "0.01 m", "world frame, of a body that the hand is tied to", -1, 1),
+    Part("gripper", 1, "1", "-1 opens, 1 closes, with the force of what lies between", -1, 1),
+)
+STATE = (
+    Part("position", 3, "m", "world frame"),
+    Part("gripper opening", 1, "0.1 m", "distance of the fingers, at most 1", 0, 1),
+)
 CAMERAS = ("corner2", "topview", "corner", "corner3", "corner4", "behindGripper", "gripperPOV")  # of its scenes
 
 INSTRUCTIONS: Mapping[str, str] = MappingProxyType(

@@ -66,5 +66,4 @@ class Config(RunSettings):
 
     @property
     def side(self) -> int:
-        """Height and width of an image in pixels."""
         return SIZES[self.size]["side"]

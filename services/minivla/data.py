@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -11,17 +12,48 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from services.minivla import robots
 from services.minivla.config import Config
-from services.minivla.robots import LIBERO, MinivlaRobot
 from services.ws_mdl.frames import OnEpisode, images_of
 from services.ws_mdl.transformer.tokenization import train_tokenizer
-from vla_contract.protocol.parts import Part, total
+from vla_contract.protocol.parts import GRIPPER_OPENS, HAND_STATE, OSC_POSE, Part, total
 from vla_datasets import libero, marks
 from vla_datasets.errors import DatasetError
 from vla_datasets.loader import find, open_dataset
 
 CAMERA_INDICES = {"both": (0, 1), "front": (0,), "wrist": (1,)}  # "both" uses one camera if the data set has only one
+
+
+@dataclass(frozen=True)
+class MinivlaRobot:
+    """Conventions of a data set's robot."""
+
+    name: str
+    rate_hz: float
+    action: tuple[Part, ...]
+    state: tuple[Part, ...]
+    cameras: Mapping[str, str]  # name in the simulator → video key of the data set, in order of use for training
+
+
+_LIBERO_CAMERAS = {camera: libero.video_key(camera) for camera in libero.CAMERAS}
+LIBERO = MinivlaRobot("LIBERO", libero.FPS, (*OSC_POSE, GRIPPER_OPENS), HAND_STATE, _LIBERO_CAMERAS)
+
+
+def robot_of(dataset: Any) -> MinivlaRobot:
+    """Return the robot of a data set.
+
+    Data sets that the lab made on other benchmarks describe it in meta/source.json; all others are LIBERO's. Raises
+    DatasetError if that description is incomplete.
+    """
+    source = dataset.source or {}
+    if source.get("benchmark", LIBERO.name) == LIBERO.name:
+        return LIBERO
+    try:
+        action, state = (tuple(Part(**part) for part in source[name]) for name in ("action", "state"))
+        cameras = {camera: key for key, camera in source["cameras"].items()}
+        return MinivlaRobot(str(source["benchmark"]), float(source["rate_hz"]), action, state, cameras)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        problem = f"meta/source.json has no valid description of the robot ({error})"
+        raise DatasetError(f"{dataset.name}: {problem}") from error
 
 
 @dataclass(frozen=True)
@@ -35,7 +67,6 @@ class Scaling:
         return (x - torch.tensor(self.offset)) / torch.tensor(self.scale)
 
     def undo(self, x: Tensor) -> Tensor:
-        """Invert the normalization."""
         return x * torch.tensor(self.scale) + torch.tensor(self.offset)
 
     @classmethod
@@ -114,7 +145,7 @@ def load(config: Config, on_episode: OnEpisode = lambda done, total: None) -> Tr
     dataset = open_dataset(find(config.data))
     bad = marks.leave_out(dataset)
     marks.require_instructions(dataset)
-    robot = robots.of(dataset)
+    robot = robot_of(dataset)
     cameras = select_cameras(dataset, robot, config)
     keys = [robot.cameras[camera] for camera in cameras]
     episodes = select_episodes(dataset.episodes, config.episodes)
@@ -216,7 +247,6 @@ def digest(state: np.ndarray, action: np.ndarray, texts: list[str]) -> str:
 
 
 def as_input(images: Tensor) -> Tensor:
-    """Convert uint8 images to float32 in [-1, 1]."""
     return images.float() / 127.5 - 1
 
 

@@ -42,7 +42,6 @@ class Flow:
     """Predicts the velocity from a chunk to noise, on a straight line (Lipman et al. 2022, "Flow Matching")."""
 
     def training_pair(self, chunk: Tensor, noise: Tensor, draw: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return noisy chunk, time and prediction target; see `Diffusion.training_pair`."""
         time = draw[:, None, None]
         return (1 - time) * chunk + time * noise, draw, noise - chunk
 
@@ -58,8 +57,7 @@ class Regression:
     """Predicts the chunk directly. Between two valid actions it predicts the mean, which may be invalid."""
 
     def training_pair(self, chunk: Tensor, noise: Tensor, draw: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return zeros and the chunk as target: neither noise nor time matter."""
-        return torch.zeros_like(chunk), torch.zeros_like(draw), chunk
+        return torch.zeros_like(chunk), torch.zeros_like(draw), chunk  # neither noise nor time matter
 
     def sample(self, predict: Predict, noise: Tensor, n: int) -> Tensor:
         """Return the chunk [B, T, A] in one step, whatever n is."""

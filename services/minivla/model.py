@@ -116,7 +116,6 @@ class MiniVLA(nn.Module):
         return self.action_out(x)  # (B, T, A)
 
     def new_cache(self) -> list[LayerCache]:
-        """Return an empty cache for `denoise`."""
         return [(None, KeyValueCache(grows=False)) for _ in self.decoder.layers]
 
 
@@ -132,5 +131,4 @@ def decoder_block(d_model: int, h: int) -> DecoderBlock:
 
 
 def feed_forward(d_model: int) -> FeedForwardBlock:
-    """Return a feed-forward layer of width 4 d_model."""
     return FeedForwardBlock(d_model, 4 * d_model, 0.0, "gelu")

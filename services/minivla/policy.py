@@ -47,7 +47,21 @@ class MiniVLAPolicy(Policy):
         self.nn_model.to(self.device)
 
     def info(self) -> PolicyInfo:
-        """Return the policy's inputs, outputs and training data."""
+        stats, config = self.learned, self.config
+        details = {
+            "data": stats.data,
+            "data_digest": stats.digest,
+            "demonstrations": str(stats.demonstrations),
+            "left_out": f"{stats.left_out} marked as bad ({stats.marks})" if stats.left_out else "",
+            "learned_from": stats.source or "unknown",
+            "size": config.size,
+            "head": config.head,
+            "epochs": str(config.epochs),
+            "denoising_steps": str(self.steps),
+            "seed": str(self.seed),
+            "told": self.instruction_override,
+            **versions(("torch",)),
+        }
         return PolicyInfo(
             name="minivla",
             action=self.learned.action_parts,
@@ -60,19 +74,8 @@ class MiniVLAPolicy(Policy):
             max_batch=self.max_batch,
             profile=PROFILE,
             lock_hash=lock_hash(),
-            details=self._details(),
+            details={name: value for name, value in details.items() if value},
         )
-
-    def _details(self) -> dict[str, str]:
-        stats, config = self.learned, self.config
-        learned = {"data": stats.data, "data_digest": stats.digest, "demonstrations": str(stats.demonstrations)}
-        if stats.left_out:
-            learned |= {"left_out": f"{stats.left_out} marked as bad ({stats.marks})"}
-        trained = {"size": config.size, "head": config.head, "epochs": str(config.epochs)}
-        acts = {"denoising_steps": str(self.steps), "seed": str(self.seed)}
-        if self.instruction_override:
-            acts["told"] = self.instruction_override
-        return learned | {"learned_from": stats.source or "unknown"} | trained | acts | versions(("torch",))
 
     def example(self, level: int = 0) -> Observation:
         """Return an observation with images of one grey level (0 to 255), for the warm-up."""
@@ -96,21 +99,16 @@ class MiniVLAPolicy(Policy):
         return [ActionChunk(chunk) for chunk in actions]
 
     def observe(self, observations: list[Observation]) -> EncodedObservations:
-        """Encode observations."""
         side = SIZES[self.config.size]["side"]
-        seen = [
-            small(np.stack([observation.images[c] for observation in observations]), side) for c in self.learned.cameras
-        ]
-        word_ids = data.encode(
-            self.tokenizer, [self.instruction_override or observation.instruction for observation in observations]
-        )[:, : train.MAX_INSTRUCTION_TOKENS]
+        cameras = self.learned.cameras
+        seen = [small(np.stack([each.images[camera] for each in observations]), side) for camera in cameras]
+        texts = [self.instruction_override or observation.instruction for observation in observations]
+        word_ids = data.encode(self.tokenizer, texts)[:, : train.MAX_INSTRUCTION_TOKENS]
         state = torch.zeros(len(observations), 0)
         if self.config.state:
-            state = self.learned.state(
-                torch.from_numpy(np.stack([observation.state for observation in observations])).float()
-            )
-        inputs = (as_input(torch.stack(seen, 1)), word_ids)
-        images, word_ids, state = (tensor.to(self.device) for tensor in (*inputs, state))
+            state = self.learned.state(torch.from_numpy(np.stack([each.state for each in observations])).float())
+        inputs = (as_input(torch.stack(seen, 1)), word_ids, state)
+        images, word_ids, state = (tensor.to(self.device) for tensor in inputs)
         return self.nn_model.observe(images, word_ids, self.tokenizer.token_to_id("[PAD]"), state)
 
 
@@ -130,7 +128,6 @@ def newest(runs: Path, name: str) -> tuple[Path, WeightFiles]:
 def load_policy(
     path: Path, files: WeightFiles, device: str, steps: int, max_batch: int, seed: int, instruction_override: str = ""
 ) -> MiniVLAPolicy:
-    """Load the policy of a weights file."""
     state = files.load(path)
     if "learned" not in state:
         raise ValueError(f"{path} is not a mini-VLA weights file; train one: ./lab train minivla --data NAME")

@@ -31,7 +31,6 @@ from vla_modelkit.training.weights import State, WeightFiles
 PREFIX = "minivla"
 CLIP = 1.0  # maximum norm of the gradient
 MAX_INSTRUCTION_TOKENS = 48
-PACE_BATCHES = 12  # batches of the speed measurement, after a third as many for warm-up
 FIX_EPOCHS_AFTER = 0.25  # share of the time limit; afterwards the number of epochs is final
 
 
@@ -65,7 +64,6 @@ class Training(EpochRun):
 
 
 def shape_of(config: Config, learned: DatasetStats, vocabulary: int) -> Shape:
-    """Return the dimensions of a run's network."""
     return Shape(
         cameras=len(learned.cameras) if config.pictures else 0,
         state=len(learned.state.offset) if config.state else 0,
@@ -121,24 +119,19 @@ def train_step(run: Training, index: Tensor) -> Tensor:
     loss = loss_of(run, index)
     run.optim.zero_grad(set_to_none=True)
     loss.backward()
-    loss = all_reduce_gradients(run, loss.detach())
+    loss = loss.detach()
+    if run.machine.world > 1:  # sum gradients and losses over processes
+        grads = [p.grad for p in run.nn_model.parameters()]
+        flat = torch.cat([loss.reshape(1), *(grad.flatten() for grad in grads)])
+        distributed.all_reduce(flat)
+        loss = flat[0]
+        for grad, part in zip(grads, flat[1:].split([grad.numel() for grad in grads]), strict=True):
+            grad.copy_(part.view_as(grad))
     torch.nn.utils.clip_grad_norm_(run.nn_model.parameters(), CLIP)
     run.optim.step()
     run.global_step += 1
     update_ema(run)
     return loss
-
-
-def all_reduce_gradients(run: Training, loss: Tensor) -> Tensor:
-    """Sum gradients and losses over processes; return the loss of the whole batch."""
-    if run.machine.world == 1:
-        return loss
-    grads = [p.grad for p in run.nn_model.parameters()]
-    flat = torch.cat([loss.reshape(1), *(grad.flatten() for grad in grads)])
-    distributed.all_reduce(flat)
-    for grad, part in zip(grads, flat[1:].split([grad.numel() for grad in grads]), strict=True):
-        grad.copy_(part.view_as(grad))
-    return flat[0]
 
 
 # --- state --------------------------------------------------------------------------------------------------
@@ -167,15 +160,19 @@ def model_from(state: State) -> tuple[MiniVLA, Config, DatasetStats]:
 def train_model(config: Config, volume: Volume) -> bool:
     """Train until the run is complete or stopped, save it, and return whether it is complete."""
     machine = choose_machine(config.device, config.precision)
-    data, files = load_with_progress(config, machine), WeightFiles(config.run_directory(volume), PREFIX)
+    with Progress(1, enabled=machine.is_main) as progress:  # videos are decoded once
+
+        def on_episode(done: int, total: int) -> None:
+            progress.total = total
+            progress.advance("reading demonstrations")
+
+        data = load(config, on_episode)
+    files = WeightFiles(config.run_directory(volume), PREFIX)
     log = print if machine.is_main else lambda *_, **__: None
     checkpoint, max_epochs = files.load_for_resume(config.preload), config.epochs
     if config.minutes:
-        config = replace(
-            config, epochs=checkpoint[1]["config"]["epochs"] if checkpoint else epochs_that_fit(config, machine, data)
-        )
-        prefix = "" if checkpoint else "about "
-        log(f"{prefix}{plural(config.epochs, 'epoch')} in at most {config.minutes:g} minutes", flush=True)
+        config = replace(config, epochs=checkpoint[1]["config"]["epochs"]) if checkpoint else config
+        log(f"{plural(config.epochs, 'epoch')} in at most {config.minutes:g} minutes", flush=True)
     run = get_training(config, machine, data)
     run.minutes = TimeBudget(config.minutes, max_epochs) if config.minutes and not checkpoint else None
     if checkpoint:
@@ -191,10 +188,7 @@ def train_model(config: Config, volume: Volume) -> bool:
 
 
 class TimeBudget:
-    """The number of epochs that fits a time limit, from the speed of the finished epochs.
-
-    `epochs_that_fit` estimates it before the first epoch; that two-second measurement may be disturbed by other load.
-    """
+    """The number of epochs that fits a time limit, from the speed of the finished epochs."""
 
     def __init__(self, minutes: float, max_epochs: int) -> None:
         self.all_s, self.started, self.max_epochs = 60 * minutes, time.monotonic(), max_epochs
@@ -210,31 +204,6 @@ class TimeBudget:
         if passed_s > FIX_EPOCHS_AFTER * self.all_s and run.epoch > 1:
             return run.config.epochs
         return max(run.epoch, min(self.max_epochs, int(self.all_s / passed_s * run.epoch)))
-
-
-def epochs_that_fit(config: Config, machine: TrainingMachine, data: TrainingSteps) -> int:
-    """Estimate from a few discarded batches how many of config.epochs fit into config.minutes."""
-    trial = get_training(config, machine, data)
-    generator = torch.Generator().manual_seed(config.seed)
-    for number in range(PACE_BATCHES + PACE_BATCHES // 3):
-        if number == PACE_BATCHES // 3:
-            started = time.monotonic()
-        train_step(trial, torch.randint(len(data), (config.batch_size,), generator=generator)).item()
-    batch_s = (time.monotonic() - started) / PACE_BATCHES
-    [ms] = machine.all_reduce(round(1000 * batch_s))  # all processes must agree
-    fit = int(60_000 * config.minutes / (ms / machine.world) / trial.batches_per_epoch)
-    return max(1, min(config.epochs, fit))
-
-
-def load_with_progress(config: Config, machine: TrainingMachine) -> TrainingSteps:
-    """Load the data set with a progress bar: its videos are decoded once."""
-    with Progress(1, enabled=machine.is_main) as progress:
-
-        def on_episode(done: int, total: int) -> None:
-            progress.total = total
-            progress.advance("reading demonstrations")
-
-        return load(config, on_episode)
 
 
 def main() -> int:

@@ -6,8 +6,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from services.openvla.checkpoint.oft import Oft, check_oft_files
-from services.openvla.checkpoint.published import DOWNLOAD_PATTERNS, OFT_REPOSITORIES, PUBLISHED, check_remote_code
-from services.openvla.checkpoint.suites import SUITES
+from services.openvla.checkpoint.published import (
+    DOWNLOAD_PATTERNS,
+    OFT_REPOSITORIES,
+    PUBLISHED,
+    SUITES,
+    check_remote_code,
+)
 from services.openvla.options import CheckpointOptions
 from vla_common.options import option
 from vla_contract.protocol.errors import did_you_mean
@@ -42,11 +47,9 @@ class CheckpointSettings(GetCheckpoint, CheckpointOptions):
 
     @property
     def random_name(self) -> str:
-        """The directory of a random checkpoint."""
         return f"openvla-oft-{self.size}" if self.oft else super().random_name
 
     def pinned(self) -> tuple[str, str]:
-        """Return (repository, revision)."""
         if self.oft and self.suite:
             return OFT_REPOSITORIES[self.suite], self.revision or "main"
         return super().pinned()
@@ -55,23 +58,18 @@ class CheckpointSettings(GetCheckpoint, CheckpointOptions):
 def get(settings: CheckpointSettings, directory: Path) -> None:
     """Download the checkpoint into `directory`, or create a random one there."""
     if settings.tiny:
+        from services.openvla.checkpoint import tiny  # imports torch, which a download does without
+
+        spec = replace(tiny.SPECS[settings.size], seed=settings.seed, oft=Oft() if settings.oft else None)
+        spec = replace(spec, suites=(settings.suite,)) if settings.suite else spec
         images = {"images": 2} if settings.oft else {}
-        make_random(directory, settings, lambda path: write_tiny(settings, path), **images)
+
+        def write_tiny(path: Path) -> None:
+            tiny.write(path, spec, settings.remote_code)
+
+        make_random(directory, settings, write_tiny, **images)
     else:
         fetch(*settings.pinned(), directory, DOWNLOAD_PATTERNS, settings.force, check_oft_files)
-
-
-def write_tiny(settings: CheckpointSettings, directory: Path) -> None:
-    """Write a random checkpoint into `directory`."""
-    from services.openvla.checkpoint import tiny  # imports torch, which a download does without
-
-    spec = tiny.SPECS[settings.size]
-    suites = (settings.suite,) if settings.suite else spec.suites
-    tiny.write(
-        directory,
-        replace(spec, seed=settings.seed, suites=suites, oft=Oft() if settings.oft else None),
-        settings.remote_code,
-    )
 
 
 if __name__ == "__main__":

@@ -6,12 +6,11 @@ the other, each in a process of its own, and compared with the first.
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
+import multiprocessing
+import time
 from collections.abc import Mapping
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,13 +20,13 @@ from services.openvla.options import MODES, VerifySettings
 from services.openvla.service.settings import INT8, PREFIX, checkpoint_directory
 from vla_common import entrypoint
 from vla_common.unreadable import explain
-from vla_modelkit.settings import from_environment
+from vla_modelkit.service import from_environment
 from vla_modelkit.threads import set_wait_policy
 
 
 def measure(settings: VerifySettings) -> dict[str, Any]:
     """Measure a mode: load and inference times, memory, actions float [n, 7]."""
-    import time
+    from PIL import Image
 
     from services.openvla.service.loading import load_policy
     from vla_contract import Observation
@@ -39,7 +38,15 @@ def measure(settings: VerifySettings) -> dict[str, Any]:
     start = time.perf_counter()
     policy = load_policy(settings)
     load_s, info = time.perf_counter() - start, policy.info()
-    image = _image(settings.image)
+    if settings.image is not None:
+        try:
+            image = np.asarray(Image.open(settings.image).convert("RGB"))
+        except OSError as error:  # Pillow's own error of an unknown format is one
+            raise ValueError(f"--image {settings.image} cannot be read: {explain(settings.image, error)}") from error
+    else:  # a colour ramp with a red square
+        y, x = np.mgrid[:224, :224]
+        image = np.stack((x, y, 224 - x), axis=-1).astype(np.uint8)
+        image[80:140, 60:120] = (220, 30, 30)
     timings, actions = [], []
     for step in range(settings.count + 1):  # the first one warms what is shaped by this very image
         images = dict.fromkeys(info.cameras, np.roll(image, step, axis=1))
@@ -64,23 +71,7 @@ def measure(settings: VerifySettings) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _image(path: Path | None) -> np.ndarray:
-    """Return uint8 [H, W, 3]: the file, or a colour ramp with a red square."""
-    if path is not None:
-        from PIL import Image, UnidentifiedImageError
-
-        try:
-            return np.asarray(Image.open(path).convert("RGB"))
-        except (OSError, UnidentifiedImageError) as error:
-            raise ValueError(f"--image {path} cannot be read: {explain(path, error)}") from error
-    y, x = np.mgrid[:224, :224]
-    image = np.stack((x, y, 224 - x), axis=-1).astype(np.uint8)
-    image[80:140, 60:120] = (220, 30, 30)
-    return image
-
-
 def report(name: str, result: Mapping[str, Any], first: Mapping[str, Any] | None) -> None:
-    """Print one mode's block."""
     details, split = result["details"], result["split_ms"]
     print(f"\n{name}: {result['checkpoint']}")
     print(f"  device      {result['device']}, {result['quantization']}, attention {details['attention']}"
@@ -97,58 +88,28 @@ def report(name: str, result: Mapping[str, Any], first: Mapping[str, Any] | None
         ratio = first["median_ms"] / result["median_ms"]
         print(f"  compared    {(actions == reference).mean():.0%} of all numbers equal, largest difference "
               f"{np.abs(actions - reference).max():.3f}, {ratio:.2f} × as fast")  # fmt: skip
-    for note in notes(result, first):
-        print(f"  note        {note}")
-
-
-def notes(result: Mapping[str, Any], first: Mapping[str, Any] | None) -> list[str]:
-    """Return notes on a mode's block."""
-    messages = []
+        if result["checkpoint"].startswith("random-") and result["actions"] != first["actions"]:
+            print("  note        the weights are random, so logits lie close together: half of the numbers is normal")
     if result["quantization"] == "int8":
-        messages.append(INT8)
+        print(f"  note        {INT8}")
     if result["quantization"] in ("nf4", "fp4", "int8") and result["device"] == "cpu":
-        messages.append(
-            "quantised weights on a CPU are for trying: it is slow, and no smaller precision is faster there"
-        )
-    if first is not None and result["checkpoint"].startswith("random-") and result["actions"] != first["actions"]:
-        messages.append(
-            "the weights are random, so logits lie close together: about half of the numbers equal is normal"
-        )
-    return messages
-
-
-def measure_apart(settings: VerifySettings, mode: str) -> dict[str, Any]:
-    """Run `measure` in a separate process: memory is counted from zero and freed for the next mode."""
-    flags = [f"--{name.replace('_', '-')}={value}" for name, value in {**_plain_flags(settings), **MODES[mode]}.items()]
-    command = [sys.executable, "-m", "services.openvla.verify", "--json", *flags]
-    command.append("--drafts" if settings.drafts else "--no-drafts")
-    done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode:
-        raise ValueError(f"mode {mode} failed: {(done.stderr.strip() or 'no output').splitlines()[-1]}")
-    return json.loads(done.stdout.strip().splitlines()[-1])
-
-
-def _plain_flags(settings: VerifySettings) -> dict[str, str]:
-    names = ["checkpoint", "unnorm_key", "images", "quant", "dtype", "device", "attention", "engine", "max_batch"]
-    names += ["count", "instruction"] + (["image"] if settings.image else [])
-    return {name: str(getattr(settings, name)) for name in names}
+        print("  note        quantised weights on a CPU are for trying: nothing is faster in fewer bits there")
 
 
 def run(settings: VerifySettings) -> int:
     """Measure every mode and return the exit code. A mode that cannot run is reported and skipped."""
     directory = checkpoint_directory(settings.checkpoint)
     settings = replace(settings, checkpoint=str(directory))
-    if settings.json:
-        print(json.dumps(measure(replace(settings, **MODES[settings.mode_list[0]]))))
-        return 0
     first, failed = None, 0
     for mode in settings.mode_list:
-        try:
-            result = measure_apart(settings, mode)
-        except ValueError as error:
-            print(f"\n{error}")
+        # a process of its own: memory is counted from zero and freed for the next mode
+        with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+            measured = pool.submit(measure, replace(settings, **MODES[mode]))
+        if error := measured.exception():
+            print(f"\nmode {mode} failed: {error}")
             failed += 1
             continue
+        result = measured.result()
         report(mode, result, first)
         first = first or result
     return 0 if first is not None and (not failed or settings.modes == "all") else 1

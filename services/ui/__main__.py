@@ -16,7 +16,7 @@ import uvicorn
 
 from services.ui.app import create_app
 from services.ui.ask.link import PolicyLink
-from services.ui.volume.stores import Stores
+from services.ui.volume.runs import Stores
 from vla_common import entrypoint
 from vla_common.serving import Serving
 from vla_common.volume import Volume
@@ -60,30 +60,30 @@ class ServiceSettings(Serving):
 
 
 def main() -> None:
-    """Run the program."""
-    logging.basicConfig(level="INFO", format="%(asctime)s %(levelname)s %(message)s")
-    logging.getLogger("httpx").setLevel("WARNING")  # else a line for every request
-    run(tyro.cli(ServiceSettings, prog="python -m services.ui"))
-
-
-def run(settings: ServiceSettings) -> None:
     """Serve until SIGINT or SIGTERM.
 
     Raises ValueError for an invalid or missing setting, OSError for a port that is in use.
     """
+    logging.basicConfig(level="INFO", format="%(asctime)s %(levelname)s %(message)s")
+    logging.getLogger("httpx").setLevel("WARNING")  # else a line for every request
+    settings = tyro.cli(ServiceSettings, prog="python -m services.ui")
     token = token_for(settings.host)  # checks its length: it is the login's password
     default_policy = PolicyLink(settings.policy_url, token, settings.timeout_s)
     named = settings.addresses("policies").items()
     other_policies = {name: PolicyLink(url, token, settings.timeout_s) for name, url in named}
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # uvicorn raises SIGTERM again when it stops
-    logging.getLogger("uvicorn.error").addFilter(not_cut_off)
+
+    def is_not_cut_off(record: logging.LogRecord) -> bool:
+        """Return False for the traceback that every open page causes when the server stops."""
+        return not (record.exc_info and isinstance(record.exc_info[1], asyncio.CancelledError))
+
+    logging.getLogger("uvicorn.error").addFilter(is_not_cut_off)
     stores = Stores(Volume().root)
     reading = threading.Thread(target=stores.rows, daemon=True)
     reading.start()
     reading.join(READ_S)
-    app = create_app(
-        default_policy, token, settings.addresses("services"), other_policies, settings.steward, stores=stores
-    )
+    services = settings.addresses("services")
+    app = create_app(default_policy, token, services, other_policies, settings.steward, stores=stores)
     config = uvicorn_config(app, "info", has_token=token is not None)
     config.timeout_graceful_shutdown = 1  # open pages hold connections that do not end by themselves
     with listen(settings.host, settings.port) as listener, suppress(KeyboardInterrupt):
@@ -91,11 +91,6 @@ def run(settings: ServiceSettings) -> None:
         uvicorn.Server(config).run(sockets=[listener])
     for link in (default_policy, *other_policies.values()):
         link.close()
-
-
-def not_cut_off(record: logging.LogRecord) -> bool:
-    """Return False for the traceback that every open page causes when the server stops."""
-    return not (record.exc_info and isinstance(record.exc_info[1], asyncio.CancelledError))
 
 
 if __name__ == "__main__":

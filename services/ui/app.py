@@ -8,8 +8,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from fastapi import FastAPI
-from starlette.requests import Request
-from starlette.responses import RedirectResponse, Response
+from starlette.responses import RedirectResponse
 
 from services.ui.ask import routes as ask
 from services.ui.ask.link import Choice, PolicyLink
@@ -17,11 +16,11 @@ from services.ui.data import routes as data
 from services.ui.lab import routes as lab
 from services.ui.runs import routes as runs
 from services.ui.simulator import routes as simulator
-from services.ui.site.guard import Guard
-from services.ui.site.problem import PageError
+from services.ui.site.login import Guard
+from services.ui.site.requests import PageError
 from services.ui.site.site import Site
 from services.ui.volume.datasets import Datasets
-from services.ui.volume.stores import Stores
+from services.ui.volume.runs import Stores
 from vla_common.volume import Volume
 from vla_contract.server.public import PublicPath
 from vla_datasets.errors import DatasetError
@@ -54,24 +53,13 @@ def create_app(
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         yield
-        await site.close()
+        for service in site.services.values():
+            await service.close()
 
     app = FastAPI(title="vla-lab", docs_url=None, redoc_url=None, openapi_url=None, lifespan=lifespan)
     for kind in (PageError, StoreError, DatasetError):
         app.add_exception_handler(kind, site.answer_problem)
-    _add_probes(app, link)
-    for path, to in REDIRECTS.items():
-        app.add_route(path, _redirect_to(to))
-    pages = (simulator.routes(site), lab.routes(site), ask.routes(site, Choice(link, other_policies)))
-    readers = (runs.routes(site, stores or Stores(root)), data.routes(site, Datasets(root)))
-    for routes in (site.routes(), *pages, *readers):
-        app.router.routes.extend(routes)
-    app.add_middleware(Guard, login=site.login, login_response=site.login_response)
-    app.add_middleware(PublicPath, service="ui")
-    return app
 
-
-def _add_probes(app: FastAPI, link: PolicyLink) -> None:
     @app.get("/livez")
     async def livez() -> dict[str, str]:
         return {"status": "alive"}
@@ -79,14 +67,16 @@ def _add_probes(app: FastAPI, link: PolicyLink) -> None:
     @app.get("/readyz")
     async def readyz() -> dict[str, str]:
         status = await asyncio.to_thread(link.status)
-        policy_status = (
-            f"{status.info.name} responds" if status.info else f"{status.trouble.title}: {status.trouble.detail}"
-        )
+        trouble = status.trouble
+        policy_status = f"{status.info.name} responds" if status.info else f"{trouble.title}: {trouble.detail}"
         return {"status": "ready", "policy": policy_status}
 
-
-def _redirect_to(to: str):
-    def lead(request: Request) -> Response:
-        return RedirectResponse(to, 307)
-
-    return lead
+    for path, target in REDIRECTS.items():
+        app.add_route(path, lambda request, target=target: RedirectResponse(target, 307))
+    pages = (simulator.routes(site), lab.routes(site), ask.routes(site, Choice(link, other_policies)))
+    readers = (runs.routes(site, stores or Stores(root)), data.routes(site, Datasets(root)))
+    for routes in (site.routes(), *pages, *readers):
+        app.router.routes.extend(routes)
+    app.add_middleware(Guard, login=site.login, login_response=site.login_response)
+    app.add_middleware(PublicPath, service="ui")
+    return app

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -34,22 +34,20 @@ from services.ws_mdl.transformer.tokenization import fingerprint, load_tokenizer
 from vla_common import entrypoint
 from vla_common.volume import Volume, display_path, replace_directory, require_space
 from vla_modelkit.checkpoint import file_hash
-from vla_modelkit.training.weights import IMPORTED, DamagedFileError, State, WeightFiles, load_state
+from vla_modelkit.training.weights import IMPORTED, DamagedFileError, WeightFiles, load_state
 
 LAST_EPOCH = 31  # of the course's 32; a file named "trained" has it
 HEADS, POOL = 8, 4  # of the course's models; not stored in the weights
 LANGUAGES = {"english": "en", "korean": "ko", "italian": "it", "kr": "ko"}  # in the names of the course's files
 CORPORA = {"en-it": "opus_books", "en-ko": "lemon-mint"}  # the course's corpora; others use the default
-STATE_KEYS = {"model_state_dict", "optimizer_state_dict", "epoch", "global_step"}
 EXPECTED = re.compile(r"\.(pt|pth|npy)$|(^|/)tokenizer_[^/]*\.json$|(^|/)events\.out\.tfevents")
 
 
-@dataclass(frozen=True)
-class CourseFile:
+class CourseFile(NamedTuple):
     """A recognised file. name: its path in the directory or archive; path: its location on disk.
 
-    group: equal for files of one model. about: shapes of a Transformer, sizes of a U-Net, words of a tokenizer, or the
-    shape of an array.
+    group: equal for files of one model; a tokenizer's language. details: shapes of a Transformer, sizes of a U-Net,
+    words of a tokenizer, or the shape of an array.
     """
 
     name: str
@@ -60,14 +58,14 @@ class CourseFile:
     details: Any = None
 
 
-@dataclass(frozen=True)
-class Target:
-    """A directory to create. files: name → source and writer (None: copy). next: a command for the user."""
+class Target(NamedTuple):
+    """A directory to create. files: name → source; write: converts a source (None: copy). next: a command to type."""
 
     directory: Path
-    files: Mapping[str, tuple[CourseFile, Callable[[Path], object] | None]]
+    files: Mapping[str, CourseFile]
     line: str
     next: str
+    write: Callable[[CourseFile, Path], object] | None = None
 
 
 Reject = Callable[[CourseFile, str], None]  # called with an unusable file and the reason
@@ -98,12 +96,9 @@ def source_files(path: Path, scratch: Path) -> Iterator[dict[str, Path]]:
 
 
 def _visible(directory: Path) -> dict[str, Path]:
-    names = {path.relative_to(directory): path for path in sorted(directory.rglob("*"))}
-    return {
-        str(name): path
-        for name, path in names.items()
-        if path.is_file() and not path.is_symlink() and not any(p.startswith((".", "__MACOSX")) for p in name.parts)
-    }
+    paths = [path for path in sorted(directory.rglob("*")) if path.is_file() and not path.is_symlink()]
+    names = {path.relative_to(directory): path for path in paths}
+    return {str(n): path for n, path in names.items() if not any(p.startswith((".", "__MACOSX")) for p in n.parts)}
 
 
 def recognise(name: str, path: Path) -> CourseFile | None:
@@ -111,8 +106,12 @@ def recognise(name: str, path: Path) -> CourseFile | None:
     with path.open("rb") as file:
         head = file.read(64)
     try:
+        if head[:4] == b"PK\3\4" and zipfile.is_zipfile(path):
+            with zipfile.ZipFile(path) as archive:
+                if not any(member.endswith("data.pkl") for member in archive.namelist()):
+                    return None  # torch.save did not write it
         if head[:4] == b"PK\3\4" or head[:2] == b"\x80\2":
-            return None if _is_other_archive(path) else _weights(name, path)
+            return _weights(name, path)
         if head[:6] == b"\x93NUMPY":
             return _array(name, path)
         if b"brain.Event:" in head:
@@ -126,50 +125,37 @@ def recognise(name: str, path: Path) -> CourseFile | None:
     return None
 
 
-def _is_other_archive(path: Path) -> bool:
-    """Return whether a file is a zip archive that torch.save did not write."""
-    if not zipfile.is_zipfile(path):
-        return False
-    with zipfile.ZipFile(path) as archive:
-        return not any(member.endswith("data.pkl") for member in archive.namelist())
-
-
 def _weights(name: str, path: Path) -> CourseFile:
     try:
         state = load_state(path)
     except DamagedFileError as error:
         is_pickle = "eights only" in str(error)  # torch's message for a pickle with code
         raise ValueError("contains code and was not loaded" if is_pickle else str(error)) from error
-    model = "U-Net" if "init_conv.conv1.0.weight" in state else "Transformer"
     try:
-        if model == "U-Net":
-            return _unet(name, path, state)
-        if missing := STATE_KEYS - set(state):
+        if "init_conv.conv1.0.weight" in state:
+            n_feat, channels = state["init_conv.conv1.0.weight"].shape[:2]
+            classes, height = state["contextembed1.model.0.weight"].shape[1], 4 * state["up0.0.weight"].shape[2]
+            sizes = {"channels": channels, "n_feat": n_feat, "classes": classes, "height": height}
+            stem = PurePosixPath(name).stem
+            number = re.search(r"_(\d+)$", stem)
+            run = re.sub(r"[^a-z0-9.]+", "-", re.sub(r"_(\d+|trained)$", "", stem).lower()).strip("-") or "model"
+            return CourseFile(name, path, "diffusion", run, int(number[1]) if number else LAST_EPOCH, sizes)
+        missing = {"model_state_dict", "optimizer_state_dict", "epoch", "global_step"} - set(state)
+        if missing:
             raise ValueError(f"lacks {', '.join(sorted(missing))}: it is not the course's Transformer or U-Net")
         shapes = describe(state["model_state_dict"])
     except (KeyError, IndexError, AttributeError, TypeError) as error:
-        raise ValueError(f"is not a weights file of the course's {model} (it lacks {error})") from error
+        raise ValueError(f"is not a weights file of the course's models (it lacks {error})") from error
     if not isinstance(state["epoch"], int) or not 0 <= state["epoch"] < 10_000:
         raise ValueError(f"has epoch {state['epoch']!r}; expected a number from 0")
     return CourseFile(name, path, "transformer", str(shapes), state["epoch"], shapes)
 
 
-def _unet(name: str, path: Path, state: State) -> CourseFile:
-    n_feat, channels = state["init_conv.conv1.0.weight"].shape[:2]
-    classes = state["contextembed1.model.0.weight"].shape[1]
-    sizes = {"channels": channels, "n_feat": n_feat, "classes": classes, "height": 4 * state["up0.0.weight"].shape[2]}
-    stem = PurePosixPath(name).stem
-    number = re.search(r"_(\d+)$", stem)
-    run = re.sub(r"[^a-z0-9.]+", "-", re.sub(r"_(\d+|trained)$", "", stem).lower()).strip("-") or "model"
-    return CourseFile(name, path, "diffusion", run, int(number[1]) if number else LAST_EPOCH, sizes)
-
-
 def _tokenizer(name: str, path: Path) -> CourseFile | None:
     try:
-        model = json.loads(path.read_bytes())["model"]
+        if "vocab" not in json.loads(path.read_bytes())["model"]:
+            return None
     except (ValueError, KeyError, TypeError):
-        return None
-    if "vocab" not in model:
         return None
     language = PurePosixPath(name).stem.lower().removeprefix("tokenizer_")
     language = LANGUAGES.get(language, language)
@@ -189,7 +175,7 @@ def _array(name: str, path: Path) -> CourseFile:
     return CourseFile(name, path, "array", details=values.shape)
 
 
-# --- targets --------------------------------------------------------------------------------
+# --- targets ------------------------------------------------------------------------------------------------
 
 
 def targets(sources: Sequence[CourseFile], name: str, volume: Volume, reject: Reject) -> list[Target]:
@@ -200,15 +186,14 @@ def targets(sources: Sequence[CourseFile], name: str, volume: Volume, reject: Re
     made: list[Target] = []
     for (kind, group), files in groups.items():
         if kind == "transformer":
-            made += _transformers(
-                _by_epoch(files, reject), groups.get(("tokenizer", ""), []), name, volume, reject, made
-            )
+            tokenizers = groups.get(("tokenizer", ""), [])
+            made += _transformer(_by_epoch(files, reject), tokenizers, name, volume, reject)
         elif kind == "diffusion":
             made.append(_diffusion(_by_epoch(files, reject), group, name, volume))
         elif kind == "array":
             made += _sprites(files, name, volume, reject)
         elif kind == "curves":
-            copies = {re.sub(r"[^\w./-]", "_", file.name): (file, None) for file in files}
+            copies = {re.sub(r"[^\w./-]", "_", file.name): file for file in files}
             directory = volume.path("logs") / "tensorboard" / name
             made.append(Target(directory, copies, f"{len(files)} files of curves", "./lab tensorboard"))
     return made
@@ -224,16 +209,15 @@ def _by_epoch(files: Sequence[CourseFile], reject: Reject) -> dict[int, CourseFi
     return by_epoch
 
 
-def _stages(epochs: Sequence[int]) -> str:
-    """Return up to four epochs to compare: the first, the last, and two between them."""
-    last = len(epochs) - 1
-    return ",".join(str(epochs[index]) for index in sorted({0, last // 3, 2 * last // 3, last}))
+def _compared(files: Mapping[int, CourseFile]) -> str:
+    """Return the first, middle and last epoch, to compare them."""
+    epochs = list(files)
+    return ",".join(map(str, dict.fromkeys((epochs[0], epochs[len(epochs) // 2], epochs[-1]))))
 
 
-def _transformers(
-    files: dict[int, CourseFile], tokenizers: Sequence[CourseFile], name: str, volume: Volume,
-    reject: Reject, made: Sequence[Target],
-) -> list[Target]:  # fmt: skip
+def _transformer(
+    files: dict[int, CourseFile], tokenizers: Sequence[CourseFile], name: str, volume: Volume, reject: Reject
+) -> list[Target]:
     """Return a run of the files and two tokenizers of matching size; English is the preferred source."""
     shapes = next(iter(files.values())).details
     sizes = (shapes["source vocabulary"], shapes["target vocabulary"])
@@ -244,37 +228,32 @@ def _transformers(
         return []
     pair = min(fitting, key=lambda pair: pair[0].group != "en")
     languages = f"{pair[0].group}-{pair[1].group}"
-    same = sum(target.directory.name.startswith(f"{name}-{languages}") for target in made)  # of another size
-    run = f"{name}-{languages}" + (f"-{same + 1}" if same else "")
+    run = f"{name}-{languages}"
     config = transformer.get_config(
         "course", name=run, corpus=CORPORA.get(languages, "default"), pair=languages, d_model=shapes["d_model"],
         N=shapes["N"], d_ff=shapes["d_ff"], h=HEADS, norm=shapes["norm"], seq=shapes["position table"],
     )  # fmt: skip
-    loaded = [load_tokenizer(file.path) for file in pair]
-    fingerprints = dict(zip(("source", "target"), map(fingerprint, loaded), strict=True))
-    model = get_model(config, *sizes)
+    fingerprints = {
+        side: fingerprint(load_tokenizer(t.path)) for side, t in zip(("source", "target"), pair, strict=True)
+    }
+    model, stored = get_model(config, *sizes), config.stored()
 
     def write(file: CourseFile, path: Path) -> None:
-        state, stored = load_state(file.path), config.stored()
+        if file.kind == "tokenizer":
+            shutil.copyfile(file.path, path)
+            return
+        state = load_state(file.path)
         load_into(model, Path(file.name), state, stored, "it is not a model of the course")
-        weights, first = model.state_dict(), state["epoch"] + 1
-        changes = {"model_state_dict": weights, "config": stored, "tokenizers": fingerprints, "first_epoch": first}
-        WeightFiles(path.parent, transformer.PREFIX).save(path, {**state, **changes})
+        weights = {"model_state_dict": model.state_dict(), "first_epoch": state["epoch"] + 1}
+        converted = {**state, **weights, "config": stored, "tokenizers": fingerprints}
+        WeightFiles(path.parent, transformer.PREFIX).save(path, converted)
 
     directory = transformer.Config.runs_directory(volume) / run
-    parts = {f"tokenizer_{file.group}.json": (file, None) for file in pair} | {
-        WeightFiles(directory, transformer.PREFIX).path(epoch).name: (file, lambda path, file=file: write(file, path))
-        for epoch, file in files.items()
-    }
-    line = f"{run}: a Transformer, d_model {config.d_model}, N {config.N}, after {_epochs([*files])}"
-    command = f'./lab translate "The door is open." --name {run} --epoch {_stages([*files])}'
-    return [Target(directory, parts, line, command)]
-
-
-def _epochs(epochs: Sequence[int]) -> str:
-    numbers = [str(epoch) for epoch in epochs]
-    shortened = ", ".join(numbers if len(numbers) < 5 else [*numbers[:2], "…", numbers[-1]])
-    return f"{len(numbers)} epochs ({shortened})"
+    weights = {WeightFiles(directory, transformer.PREFIX).path(epoch).name: file for epoch, file in files.items()}
+    parts = {f"tokenizer_{file.group}.json": file for file in pair} | weights
+    line = f"{run}: a Transformer, d_model {config.d_model}, N {config.N}, {len(files)} epochs"
+    command = f'./lab translate "The door is open." --name {run} --epoch {_compared(files)}'
+    return [Target(directory, parts, line, command, write)]
 
 
 def _diffusion(files: dict[int, CourseFile], group: str, name: str, volume: Volume) -> Target:
@@ -298,12 +277,9 @@ def _diffusion(files: dict[int, CourseFile], group: str, name: str, volume: Volu
         torch.save(state, path)
 
     directory = diffusion.Config.runs_directory(volume) / run
-    parts = {
-        WeightFiles(directory, PREFIX).path(epoch).name: (file, lambda path, file=file: write(file, path))
-        for epoch, file in files.items()
-    }
-    line = f"{run}: a noise predictor, context {config.context}, after {_epochs([*files])}"
-    return Target(directory, parts, line, f"./lab sample diffusion --name {run} --epoch {_stages([*files])}")
+    parts = {WeightFiles(directory, PREFIX).path(epoch).name: file for epoch, file in files.items()}
+    line = f"{run}: a noise predictor, context {config.context}, {len(files)} epochs"
+    return Target(directory, parts, line, f"./lab sample diffusion --name {run} --epoch {_compared(files)}", write)
 
 
 def _sprites(arrays: Sequence[CourseFile], name: str, volume: Volume, reject: Reject) -> list[Target]:
@@ -322,7 +298,7 @@ def _sprites(arrays: Sequence[CourseFile], name: str, volume: Volume, reject: Re
     run, (count, height) = f"{name}-sprites", image.details[:2]
     stem = PurePosixPath(label.name).stem
     stem = stem if "label" in stem else f"labels_{stem}"  # the loader distinguishes it from the images by name
-    parts = {f"{PurePosixPath(image.name).stem}.npy": (image, None), f"{stem}.npy": (label, None)}
+    parts = {f"{PurePosixPath(image.name).stem}.npy": image, f"{stem}.npy": label}
     line = f"{run}: {count:,} images of {height} × {height}"
     return [Target(volume.path("datasets") / run, parts, line, f"./lab train diffusion --data {run} --context")]
 
@@ -332,14 +308,12 @@ def write_target(target: Target) -> None:
 
     Raises ValueError if the directory exists with other files.
     """
-    listed = {
-        name: {"from": source.name, "sha256": file_hash(source.path)} for name, (source, _) in target.files.items()
-    }
+    listed = {name: {"from": file.name, "sha256": file_hash(file.path)} for name, file in target.files.items()}
 
     def fill(draft: Path) -> None:
-        for name, (source, write) in target.files.items():
+        for name, source in target.files.items():
             (draft / name).parent.mkdir(parents=True, exist_ok=True)
-            write(draft / name) if write else shutil.copyfile(source.path, draft / name)
+            target.write(source, draft / name) if target.write else shutil.copyfile(source.path, draft / name)
         (draft / IMPORTED).write_text(json.dumps(listed, indent=1), encoding="utf-8")
 
     exists = target.directory.exists()
@@ -368,24 +342,22 @@ def import_files(path: Path, name: str, volume: Volume) -> list[str]:
     with source_files(path, volume.datasets) as files:
         for file_name, file in files.items():
             try:
-                source = recognise(file_name, file)
+                if source := recognise(file_name, file):
+                    sources.append(source)
+                else:
+                    ignored[PurePosixPath(file_name).suffix or "no suffix"] += 1
             except ValueError as error:
                 problems.append(f"{file_name} {error}")
-                continue
-            if source:
-                sources.append(source)
-            else:
-                ignored[PurePosixPath(file_name).suffix] += 1
         require_space(volume.root, sum(source.path.stat().st_size for source in sources))
         for target in targets(sources, name, volume, lambda file, reason: problems.append(f"{file.name} {reason}")):
             try:
                 write_target(target)
                 commands.append(target.next)
             except ValueError as error:
-                problems.append(f"{', '.join(source.name for source, _ in target.files.values())}: {error}")
+                problems.append(f"{', '.join(source.name for source in target.files.values())}: {error}")
     if ignored:
-        kinds = ", ".join(f"{suffix or 'no suffix'} {count}" for suffix, count in ignored.most_common(6))
-        print(f"not imported: {sum(ignored.values())} files of other kinds ({kinds})")
+        kinds = ", ".join(f"{suffix} {count}" for suffix, count in ignored.most_common(6))
+        print(f"not imported: {ignored.total()} files of other kinds ({kinds})")
     if not commands and not problems:
         raise ValueError(f"{path} has none of the course's files: weights, tokenizers, .npy or event files")
     print("\n".join(["next:", *(f"  {command}" for command in commands)]) if commands else "nothing was imported")
@@ -401,9 +373,7 @@ class ImportCommand:
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[\w.-]+", self.name):
-            raise ValueError(
-                f"--name {self.name!r} is not a valid directory name; use letters, digits, '-', '_' and '.'"
-            )
+            raise ValueError(f"--name {self.name!r} is not a directory name; use letters, digits, '-', '_' and '.'")
 
 
 def main() -> int:

@@ -9,8 +9,7 @@ import copy
 import math
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
@@ -51,9 +50,9 @@ class EpochRun(ABC):
     def step(self, index: Tensor) -> Tensor:
         """Train on the examples `index`; return the loss, still on the device."""
 
-    @abstractmethod
     def extra_state(self) -> State:
         """Return the lab's additional content of the weights file."""
+        return {}
 
     def on_epoch_end(self) -> None:  # noqa: B027 - most runs do nothing here
         """Called after each epoch, before its weights are saved."""
@@ -125,9 +124,6 @@ def update_ema(run: EpochRun) -> None:
             averaged.copy_(current)
 
 
-# --- state --------------------------------------------------------------------------------------------------
-
-
 def state_of(run: EpochRun) -> State:
     """Return everything that is needed to resume."""
     return {
@@ -175,9 +171,6 @@ def run_files(kind: type[RunSettings], prefix: str, volume: Volume, name: str | 
     return WeightFiles(runs / (name or paths[-1].parent.name), prefix)
 
 
-# --- the whole run ------------------------------------------------------------------------------------------
-
-
 def train_run(
     config: Any, machine: TrainingMachine, volume: Volume, prefix: str, get_training: Callable[[], Run]
 ) -> Run:
@@ -200,18 +193,33 @@ def train_run(
 
 
 def train_to_end(run: EpochRun, files: WeightFiles, curves: Curves) -> bool:
-    """Train to the last epoch or until stopped, and save; return whether the run is complete."""
-    with StopSignal() as stop, curves, progress_of(run, curves) as advance:
+    """Train to the last epoch or until stopped, and save; return whether the run is complete.
+
+    Every tenth batch and the last of an epoch show loss and speed; reading the loss synchronizes with the device.
+    """
+    started, first = time.monotonic(), run.global_step
+    progress = Progress(run.steps, run.global_step, LONG, enabled=run.machine.is_main)
+
+    def on_batch(loss: Tensor) -> None:
+        progress.total = run.steps
+        end_of_epoch = run.batches == run.batches_per_epoch
+        if run.global_step % 10 and not end_of_epoch:
+            return progress.advance()
+        value = loss.item()
+        pace = (run.global_step - first) * run.config.batch_size / (time.monotonic() - started)
+        figures = f"loss {value:.4f}", f"{pace:.0f} {run.unit}/s"
+        progress.advance(f"epoch {run.epoch}", *figures)
+        curves.scalars("train", {"loss": value, "rate": run.optim.param_groups[0]["lr"]}, run.global_step)
+        if progress.enabled and not progress.live and end_of_epoch:
+            print(f"epoch {run.epoch}: {', '.join(figures)}", flush=True)
+
+    with StopSignal() as stop, curves, progress:
         while run.epoch < run.config.epochs and not stop_requested(run, stop):
-            complete = train_epoch(run, stop, advance)
+            complete = train_epoch(run, stop, on_batch)
             if complete:
                 run.on_epoch_end()
-            if (
-                not complete
-                or stop.requested
-                or run.epoch % run.config.save_every == 0
-                or run.epoch == run.config.epochs
-            ):
+            is_due = run.epoch % run.config.save_every == 0 or run.epoch == run.config.epochs
+            if is_due or not complete or stop.requested:
                 save(run, files)
             if complete:
                 run.after_save(files.directory, curves)
@@ -235,26 +243,3 @@ def train_epoch(run: EpochRun, stop: StopSignal, on_batch: Callable[[Tensor], No
 def stop_requested(run: EpochRun, stop: StopSignal) -> bool:
     """Return whether a stop is requested on any process, so that all stop after the same batch."""
     return any(run.machine.all_reduce(int(stop.requested)))
-
-
-@contextmanager
-def progress_of(run: EpochRun, curves: Curves, every: int = 10) -> Iterator[Callable[[Tensor], None]]:
-    """Yield a function to call with each batch's loss; it shows progress, loss and speed."""
-    started, first = time.monotonic(), run.global_step
-    progress = Progress(run.steps, run.global_step, LONG, enabled=run.machine.is_main)
-
-    def advance(loss: Tensor) -> None:
-        progress.total = run.steps
-        end_of_epoch = run.batches == run.batches_per_epoch
-        if run.global_step % every and not end_of_epoch:
-            return progress.advance()  # reading the loss synchronizes with the device
-        value = loss.item()
-        pace = (run.global_step - first) * run.config.batch_size / (time.monotonic() - started)
-        figures = f"loss {value:.4f}", f"{pace:.0f} {run.unit}/s"
-        progress.advance(f"epoch {run.epoch}", *figures)
-        curves.scalars("train", {"loss": value, "rate": run.optim.param_groups[0]["lr"]}, run.global_step)
-        if progress.enabled and not progress.live and end_of_epoch:
-            print(f"epoch {run.epoch}: {', '.join(figures)}", flush=True)
-
-    with progress:
-        yield advance

@@ -11,7 +11,7 @@ import hashlib
 import math
 import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -42,10 +42,14 @@ def images_of(dataset: Any, episodes: Sequence[Any], keys: Sequence[str], side: 
             yield of_episode(dataset, episode, keys, side)
             on_episode(done, len(episodes))
 
+    size = math.prod(shape)
     try:
-        if is_cached(path, math.prod(shape)) or write_cache(path, math.prod(shape), decoded):
+        is_cached = path.exists() and path.stat().st_size == size
+        if is_cached or write_cache(path, size, decoded):
+            with suppress(OSError):  # owned by another user, or a read-only volume
+                os.utime(path)  # marks it as used
             on_episode(len(episodes), len(episodes))
-            return torch.from_file(str(path), shared=False, size=math.prod(shape), dtype=torch.uint8).view(shape)
+            return torch.from_file(str(path), shared=False, size=size, dtype=torch.uint8).view(shape)
     except OSError as error:
         print(f"decoded images are not cached: {error.strerror or error}", flush=True)
     return torch.cat(list(decoded()))
@@ -68,25 +72,16 @@ def digest(dataset: Any, episodes: Sequence[Any], keys: Sequence[str], side: int
     return sha256.hexdigest()[:32]
 
 
-def is_cached(path: Path, size: int) -> bool:
-    """Return whether the cache file exists and is complete; mark it as used."""
-    try:
-        complete = path.stat().st_size == size
-    except FileNotFoundError:
-        return False
-    with suppress(OSError):  # owned by another user, or a read-only volume
-        os.utime(path)
-    return complete
-
-
 def write_cache(path: Path, size: int, parts: Callable[[], Iterator[Tensor]]) -> bool:
     """Write the cache file atomically; return False if another process is writing one.
 
     Raises OSError if the disk is full.
     """
     draft = make_directory_without_links(path.parent) / f".{path.name}"
-    with exclusive_lock(path.parent) as locked:
-        if not locked:
+    with (path.parent / LOCK).open("a") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
             return False
         evict(path.parent, size)
         require_space(path, size + SPARE)
@@ -100,18 +95,6 @@ def write_cache(path: Path, size: int, parts: Callable[[], Iterator[Tensor]]) ->
         finally:
             draft.unlink(missing_ok=True)
     return True
-
-
-@contextmanager
-def exclusive_lock(directory: Path) -> Iterator[bool]:
-    """Hold the directory's lock; yield False if another process holds it."""
-    with (directory / LOCK).open("a") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            yield False
-        else:
-            yield True
 
 
 def evict(directory: Path, size: int) -> None:
@@ -132,9 +115,7 @@ def of_episode(dataset: Any, episode: Any, keys: Sequence[str], side: int) -> Te
     seen = [small(dataset.frames(episode.index, key), side) for key in keys]
     if any(len(images) != episode.length for images in seen):
         counts = [len(images) for images in seen]
-        raise DatasetError(
-            f"{dataset.name}, episode {episode.index}: videos of {counts} frames; expected {episode.length} each"
-        )
+        raise DatasetError(f"{dataset.name}, episode {episode.index}: {counts} frames; expected {episode.length} each")
     return torch.stack(seen, 1).contiguous()
 
 

@@ -15,9 +15,6 @@ PYTHON = "python"  # a monolingual corpus: Python's reference manual
 CORPORA = ("default", "opus_books", "lemon-mint", "reverse")
 
 
-# --- options of several labs --------------------------------------------------------------------------------
-
-
 def corpus_option(help: str, *more: str) -> Any:
     """Return the field for a corpus. more: names of further corpora."""
     return option("default", help, kind="path or dataset", keywords=(*CORPORA, *more))
@@ -56,9 +53,6 @@ def keep_option() -> Any:
     return option(3, "newest weight files to keep, 0 for all", "[0, inf)")
 
 
-# --- options of trained runs ------------------------------------------------------------------------
-
-
 def trained_option(lab: str) -> Any:
     """Return the field for a trained run's name."""
     return option(None, "name of a trained run", default_help="the newest", kind="trained", keywords=(lab,))
@@ -76,9 +70,6 @@ def epoch_option(several: str) -> Any:
     )
 
 
-# --- settings -----------------------------------------------------------------------------------------------
-
-
 class RunSettings(Options):
     """Base of a lab's `Config`, a dataclass with `name` and `preload`.
 
@@ -91,9 +82,7 @@ class RunSettings(Options):
     def check(self) -> None:
         """Raise ValueError for a value outside its interval or choices, or an invalid name or `preload`."""
         if not re.fullmatch(r"[\w.-]+", self.name):
-            raise ValueError(
-                f"--name {self.name!r} is not a valid directory name; use letters, digits, '-', '_' and '.'"
-            )
+            raise ValueError(f"--name {self.name!r} is not a directory name; use letters, digits, '-', '_' and '.'")
         self.check_options()
         if self.preload not in ("latest", "none") and not self.preload.isdecimal():
             raise ValueError(f"invalid --preload {self.preload!r}; expected latest, none, or an epoch such as 7")
@@ -113,12 +102,8 @@ class RunSettings(Options):
         current = self.stored()
         differ = [name for name in self.FIXED if stored.get(name) != current[name]]
         if differ:
-            previous, requested = (
-                ", ".join(f"{name} {side.get(name)}" for name in differ) for side in (stored, current)
-            )
-            raise ValueError(
-                f"{path} was trained with {previous}, requested: {requested}; use another --name for a new training"
-            )
+            previous, requested = (", ".join(f"{n} {side.get(n)}" for n in differ) for side in (stored, current))
+            raise ValueError(f"{path} was trained with {previous}, requested: {requested}; use another --name")
 
     @classmethod
     def runs_directory(cls, volume: Volume) -> Path:

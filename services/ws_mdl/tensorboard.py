@@ -14,7 +14,7 @@ from vla_common.serving import Serving
 from vla_common.volume import Volume, make_directory
 from vla_contract.protocol.problems import MEDIA_TYPE
 from vla_contract.server.auth import ASK_PERSON, TokenCheck, bearer, token_for
-from vla_contract.server.hosts import host_check
+from vla_contract.server.hosts import HostCheck
 from vla_contract.server.public import page_path
 
 log = logging.getLogger("services.ws_mdl")
@@ -51,43 +51,33 @@ def run(server: ServiceSettings, logs: Path, check: TokenCheck) -> int:
             super().__init__(protect(app, check), flags)
 
     board = program.TensorBoard(default.get_plugins(), server_class=Protected)
-    prefix = page_path("tensorboard")
-    board.configure(
-        argv=["tensorboard", "--logdir", str(logs), "--host", server.host, "--port", str(server.port),
-              "--path_prefix", prefix]
-    )  # fmt: skip
+    address = ["--host", server.host, "--port", str(server.port), "--path_prefix", page_path("tensorboard")]
+    board.configure(argv=["tensorboard", "--logdir", str(logs), *address])
     log.info("training curves of %s", logs)
     return board.main()
 
 
 def protect(app: Wsgi, check: TokenCheck) -> Wsgi:
     """Add password protection, which TensorBoard lacks. OPEN paths need no password."""
-    hosts = host_check(check.required)
+    hosts = None if check.required else HostCheck()
 
     def guarded(environ: dict, start_response: Callable) -> Iterable[bytes]:
+        def answer(status: str, body: bytes, media_type: str = "text/plain; charset=utf-8") -> list[bytes]:
+            headers = [("Content-Type", media_type), ("Content-Length", str(len(body)))]
+            start_response(status, [*headers, *(ASK_PERSON.items() if status.startswith("401") else ())])
+            return [body]
+
         names = {b"host": environ.get("HTTP_HOST"), b"origin": environ.get("HTTP_ORIGIN")}
         headers = [(name, value.encode("latin-1")) for name, value in names.items() if value is not None]
         if hosts is not None and (refusal := hosts.refusal(headers)):
-            return _answer(start_response, "403 Forbidden", refusal.json(), MEDIA_TYPE)
+            return answer("403 Forbidden", refusal.json(), MEDIA_TYPE)
         if environ.get("PATH_INFO") in OPEN:
-            return _answer(start_response, "200 OK", b"ready\n")
+            return answer("200 OK", b"ready\n")
         if check.allows(bearer(environ.get("HTTP_AUTHORIZATION", ""))):
             return app(environ, start_response)
-        text = b"The password is the lab's token (VLALAB_TOKEN).\n"
-        return _answer(start_response, "401 Unauthorized", text, headers=ASK_PERSON.items())
+        return answer("401 Unauthorized", b"The password is the lab's token (VLALAB_TOKEN).\n")
 
     return guarded
-
-
-def _answer(
-    start_response: Callable,
-    status: str,
-    body: bytes,
-    media_type: str = "text/plain; charset=utf-8",
-    headers: Iterable[tuple[str, str]] = (),
-) -> list[bytes]:
-    start_response(status, [("Content-Type", media_type), ("Content-Length", str(len(body))), *headers])
-    return [body]
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ import pytest
 from websockets.sync.server import serve
 
 from services.bridge.connection import IncompatibleServer, OpenpiServer, check_address
-from services.bridge.policy import BridgePolicy, load
+from services.bridge.policy import BridgePolicy, wait_for
 from services.bridge.robots import LIBERO
 from services.bridge.wire import pack, unpack
 from services.libero.benchmark import BENCHMARK
@@ -108,7 +108,7 @@ def test_invalid_first_answer_raises_at_the_start(foreign, answer, says):
 
 def test_server_without_metadata_raises_after_the_timeout(foreign):
     url = foreign(lambda connection: connection.recv())
-    with pytest.raises(IncompatibleServer, match=r"sent no metadata within 0\.3 s.*another protocol"):
+    with pytest.raises(IncompatibleServer, match=r"sent no metadata, .* within 0\.3 s: .*another protocol"):
         bridge(url, hello_s=0.3)
 
 
@@ -171,9 +171,9 @@ def test_wait_for_a_server_that_is_not_running_yet(foreign):
     gone = "ws://127.0.0.1:9"
     said: list[str] = []
     with pytest.raises(PolicyLost, match=r"127\.0\.0\.1:9: Connection refused \(waited 1\.5 s\)"):
-        load(OpenpiServer(gone), LIBERO, "openpi", 1.5, None, said.append)
+        wait_for(lambda: bridge(gone), 1.5, said.append)
     assert said == ["waiting up to 1.5 s: no answer from ws://127.0.0.1:9: Connection refused"]
-    assert load(OpenpiServer(foreign(answering([ZEROS]))), LIBERO, "openpi", 0.0, None).horizon == 10
+    assert wait_for(lambda: bridge(foreign(answering([ZEROS]))), 0.0).horizon == 10
 
 
 def test_observation_is_resent_after_a_reconnect(foreign):

@@ -85,7 +85,7 @@ def door(policy: Policy, token: str | None = None):
     with (
         running(policy, token=token) as service,
         PolicyClient(service.url, token, retries=0) as client,
-        serving(BridgeServer(client, client.info(), LIBERO, token)) as url,
+        serving(BridgeServer(client, client.info(), token)) as url,
     ):
         yield url
 
@@ -131,7 +131,7 @@ def test_image_with_channels_first_is_transposed_as_by_openpi():
     [
         ({"observation/image": None}, "'observation/image' is missing"),
         ({"prompt": None}, "'prompt' is missing"),
-        ({"prompt": 3}, "'prompt' must be a string, got int"),
+        ({"prompt": 3}, "'prompt' is a int; expected a text"),
         ({"observation/state": np.zeros(7)}, "'observation/state' is float64 [7]; expected 8 numbers"),
         ({"observation/state": np.full(8, np.nan)}, "state"),
         ({"observation/image": np.zeros((128, 128, 3), np.uint8)}, "is 128x128; policy 'wave' takes 224x224"),
@@ -207,7 +207,7 @@ def test_the_probes_tell_of_the_policy():
             ask(url, "/")
     with (
         PolicyClient("http://127.0.0.1:9", retries=0) as nobody,
-        serving(BridgeServer(nobody, Wave().info(), LIBERO)) as url,
+        serving(BridgeServer(nobody, Wave().info())) as url,
     ):
         with pytest.raises(urllib.error.HTTPError) as raised:
             ask(url, "/readyz")

@@ -80,15 +80,8 @@ def test_arrays_are_written_as_json_numpy_writes_them(dtype):
         assert json.loads(json_numpy.dumps(view)) == to_json(view)
 
 
-def grey(dtype):
-    """Returns a picture [6, 8] with every kind of value that Pillow keeps of this type."""
-    values = np.random.default_rng(5).uniform(0, 127 if dtype == "|i1" else 255, (6, 8))
-    return (values < 99) if dtype == "|b1" else values.astype(dtype)
-
-
 OTHER_IMAGES = {
-    **{f"grey {dtype}": grey(dtype) for dtype in ("|b1", "|u1", "|i1", "<u2", "<i2", "<u4", "<i4", "<f4", "<f8")},
-    "grey and alpha": picture(6, 6, 8)[:, :, :2],
+    "grey": picture(6, 6, 8)[:, :, 0],
     "RGBA": np.dstack([picture(7, 6, 8), picture(8, 6, 8)[:, :, :1]]),
 }
 
@@ -122,12 +115,9 @@ BAD = {
     "RGBA of floats": ({**GOOD, "image": to_json(np.zeros((2, 2, 4)))}, "float64"),
     "five channels": ({**GOOD, "image": to_json(np.zeros((2, 2, 5), np.uint8))}, "[2, 2, 5]"),
     "a row of pixels": ({**GOOD, "image": to_json(np.zeros(12, np.uint8))}, "[12]"),
-    "grey without pixels": ({**GOOD, "image": to_json(np.zeros((0, 4), np.float32))}, "[0, 4, 3]"),
-    "grey in 64 bits": ({**GOOD, "image": to_json(np.zeros((2, 2), np.int64))}, "int64"),
-    "grey from 0 to 1": ({**GOOD, "image": to_json(np.full((2, 2), 0.5))}, "expected values from 0 to 255"),
-    "grey with NaN": ({**GOOD, "image": to_json(np.array([[3.0, np.nan]]))}, "expected values from 0 to 255"),
-    "grey below 0": ({**GOOD, "image": to_json(np.array([[-1, 3]], np.int8))}, "from -1 to 3"),
-    "grey above 255": ({**GOOD, "image": to_json(np.array([[0, 256]], np.uint16))}, "from 0 to 256"),
+    "grey without pixels": ({**GOOD, "image": to_json(np.zeros((0, 4), np.uint8))}, "[0, 4, 3]"),
+    "grey of floats": ({**GOOD, "image": to_json(np.full((2, 2), 0.5))}, "expected uint8 [H, W, 3] with values from 0"),
+    "grey and alpha": ({**GOOD, "image": to_json(np.zeros((2, 2, 2), np.uint8))}, "[2, 2, 2]"),
     "one channel": ({**GOOD, "image": to_json(np.zeros((2, 2, 1), np.uint8))}, "[2, 2, 1]"),
     "instruction is null": ({**GOOD, "instruction": None}, "instruction is None"),
     "wrong shape": ({**GOOD, "image": {**IMAGE, "shape": [1, 2, 3]}}, "came with 1152 bytes; expected 6"),

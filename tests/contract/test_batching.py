@@ -230,26 +230,29 @@ def job(client, queued=None):
 class TestCompany:
     """When a client is due: after its usual pause, and no more once it is late."""
 
-    def habit(self, pause_s, times=3):
-        arrivals, now = Arrivals(), 100.0
-        for _ in range(times):
-            arrivals.asks("worker", now)
-            arrivals.leaves_queue("worker")
-            arrivals.answered("worker", now)
-            now += pause_s
-        return arrivals, now - pause_s  # its last answer
+    def habit(self, pause_s):
+        """Return the arrivals of a client that asks three times, and the time of its last answer."""
+        arrivals = Arrivals()
+        for time_s in (100.0, 100.0 + pause_s, 100.0 + 2 * pause_s):
+            self.ask(arrivals, time_s)
+        return arrivals, 100.0 + 2 * pause_s
 
-    def test_one_that_is_due_is_waited_for(self):
-        arrivals, at = self.habit(0.05)
-        assert at + 0.05 < arrivals.due(at, at + 1.0, 1.0) <= at + 0.2
+    def ask(self, arrivals, time_s):
+        arrivals.asks("worker", time_s)
+        arrivals.leaves_queue("worker")
+        arrivals.answered("worker", time_s)
 
-    def test_one_that_takes_longer_than_the_wait_is_not(self):
-        arrivals, at = self.habit(0.5)
-        assert arrivals.due(at, at + 0.1, 0.2) == at
-
-    def test_one_that_is_late_is_not(self):
-        arrivals, at = self.habit(0.05)
-        assert arrivals.due(at + 0.3, at + 1.3, 1.0) <= at + 0.3
+    @pytest.mark.parametrize(
+        ("pause_s", "after_s", "limit_s", "lowest_s", "highest_s"),
+        [
+            pytest.param(0.05, 0.0, 1.0, 0.05, 0.2, id="one that is due is waited for"),
+            pytest.param(0.5, 0.0, 0.1, 0.0, 0.0, id="one that takes longer than the wait is not"),
+            pytest.param(0.05, 0.3, 1.0, -1.0, 0.3, id="one that is late is not"),
+        ],
+    )
+    def test_a_client_with_a_usual_pause(self, pause_s, after_s, limit_s, lowest_s, highest_s):
+        arrivals, at = self.habit(pause_s)
+        assert lowest_s <= arrivals.due(at + after_s, at + after_s + limit_s, 1.0) - at <= highest_s + 1e-9
 
     def test_one_that_waits_already_is_not(self):
         arrivals, at = self.habit(0.05)
@@ -264,9 +267,7 @@ class TestCompany:
 
     def test_an_episodes_end_is_no_habit(self):
         arrivals, at = self.habit(0.05)
-        arrivals.asks("worker", at + 5.0)
-        arrivals.leaves_queue("worker")
-        arrivals.answered("worker", at + 5.0)
+        self.ask(arrivals, at + 5.0)
         assert arrivals.due(at + 5.0, at + 6.0, 1.0) < at + 5.2
 
     def test_few_are_remembered(self):

@@ -10,7 +10,7 @@ from fakes import CountingPolicy, EchoPolicy, observe, picture
 from test_batching import together
 
 from vla_contract import PolicyClient
-from vla_contract.client.transport import RetryRule
+from vla_contract.client import transport
 from vla_contract.server.serving import address, listen
 
 
@@ -55,6 +55,12 @@ class BreakingRelay:
         self._listener.close()
 
 
+@pytest.fixture(autouse=True)
+def short_pauses(monkeypatch):
+    monkeypatch.setattr(transport, "FIRST_PAUSE_S", 0.001)
+    monkeypatch.setattr(transport, "LONGEST_PAUSE_S", 0.02)
+
+
 @pytest.mark.parametrize("seed", [0, 1])
 def test_every_step_is_done_exactly_once(either_service, seed):
     policy = CountingPolicy()
@@ -62,7 +68,7 @@ def test_every_step_is_done_exactly_once(either_service, seed):
     relay = BreakingRelay(either_service(policy).url, longest=8 * body, seed=seed)
 
     def episode(index):
-        with PolicyClient(relay.url, retries=200, rule=RetryRule(200, 0.001, 0.02), timeout_s=5) as client:
+        with PolicyClient(relay.url, retries=200, timeout_s=5) as client:
             return [client.act(observe(f"s{index}", step)).actions[0, 0] for step in range(40)]
 
     assert together(4, episode) == [list(range(1, 41))] * 4
@@ -76,7 +82,7 @@ def test_a_stateless_policy_survives_it_too(either_service):
     relay = BreakingRelay(running.url, longest=6000, seed=3)
 
     def ask(index):
-        with PolicyClient(relay.url, retries=500, rule=RetryRule(500, 0.001, 0.02), timeout_s=5) as client:
+        with PolicyClient(relay.url, retries=500, timeout_s=5) as client:
             return [client.act(observe(f"s{index}", step)).actions[0, 0] for step in range(25)]
 
     assert together(6, ask) == [list(range(25))] * 6

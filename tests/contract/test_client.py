@@ -15,7 +15,8 @@ from fakes import CountingPolicy, EchoPolicy, SlowPolicy, observe
 
 from tests.ports import refusing
 from vla_contract import PolicyClient, PolicyRefused, PolicyUnavailable, SessionLost
-from vla_contract.client.transport import RetryRule
+from vla_contract.client import transport
+from vla_contract.client.transport import backoff_s
 from vla_contract.protocol.messages import encode_chunk
 
 
@@ -104,9 +105,10 @@ def test_200_alone_makes_no_action(scripted, client, body):
         ({"Retry-After": "-3"}, b'{"retry_after_s": "x"}', 0.0),
     ],
 )
-def test_the_server_says_when_to_come_back(scripted, client, headers, body, pause_s):
+def test_the_server_says_when_to_come_back(scripted, client, headers, body, pause_s, monkeypatch):
     seen = []
-    client(scripted((429, headers, body), seen=seen), rule=RetryRule(jitter=lambda low, high: 0.0)).act(observe())
+    monkeypatch.setattr(transport, "FIRST_PAUSE_S", 0.0)
+    client(scripted((429, headers, body), seen=seen)).act(observe())
     assert seen[1][0] - seen[0][0] >= pause_s
 
 
@@ -123,13 +125,12 @@ def test_tries_are_counted(scripted, client):
 
 
 def test_backoff_grows_with_jitter_and_stays_bounded():
-    rule = RetryRule(first_s=0.1, longest_s=1.0)
     for attempt in range(2000):
-        assert 0 <= rule.wait_s(attempt % 60, None) <= min(1.0, 0.1 * 2 ** (attempt % 60))
-    assert len({rule.wait_s(3, None) for _ in range(20)}) > 10
-    assert rule.wait_s(0, 5.0) >= 5.0
-    with pytest.raises(ValueError):
-        RetryRule(retries=-1)
+        assert 0 <= backoff_s(attempt) <= min(5.0, 0.05 * 2**attempt if attempt < 60 else 5.0)
+    assert len({backoff_s(3) for _ in range(20)}) > 10
+    assert backoff_s(0, 5.0) >= 5.0
+    with pytest.raises(ValueError, match="retries"):
+        PolicyClient("http://127.0.0.1:1", retries=-1)
 
 
 def test_nobody_there(client):

@@ -1,4 +1,4 @@
-"""Builds the images under test through `./lab build`, those that share layers in one go, and keeps what that took."""
+"""Builds the images under test through `./lab build`, those that share layers in one go."""
 
 from __future__ import annotations
 
@@ -24,14 +24,13 @@ KEPT = "libero"  # small, and its own tests may go on
 
 @dataclass
 class Builds:
-    """Builds images, each once, and keeps what they took."""
+    """Builds images, each once."""
 
     lab: Lab
     private: bool  # an engine of the tests' own: what builds leave behind is removed
     say: Callable[[str], None]
     secrets: Secrets
     beside: Beside  # told of each image that is there, and waited for before one goes
-    seconds: dict[tuple[str, ...], float] = field(default_factory=dict)
     bytes: dict[str, int] = field(default_factory=dict)
     layers: dict[str, list[str]] = field(default_factory=dict)
     words: dict[str, str] = field(default_factory=dict)
@@ -60,22 +59,16 @@ class Builds:
         started = time.monotonic()
         commit = building.commit()
         words = self.lab("build", *group, *flags, timeout_s=3000, hear=Exports(self.beside.begin)).text
-        self.seconds[group] = time.monotonic() - started
         for name in group:
             record = self.lab.image(name)
             self.bytes[name], self.layers[name] = record["Size"], record["RootFS"]["Layers"]
             self.words[name], self.commits[name] = words, commit
             self.beside.begin(name)
-        self.say(f"built {', '.join(group)} in {self.seconds[group]:.0f} s")
+        self.say(f"built {', '.join(group)} in {time.monotonic() - started:.0f} s")
 
     def flags(self, group: tuple[str, ...]) -> list[str]:
         """Returns the flags of a build. flash-attn is on no package index and may be out of reach."""
         return ["--flash-attn", "none"] if any("FLASH_ATTN" in images.arguments(name) for name in group) else []
-
-    def figures(self) -> list[str]:
-        """Returns a line per image with its size, and one per build with what it took."""
-        sizes = [f"image {name:<9} {size / 1e9:5.2f} GB" for name, size in self.bytes.items()]
-        return sizes + [f"build of {', '.join(group)}: {seconds:.0f} s" for group, seconds in self.seconds.items()]
 
     def remove(self, name: str) -> None:
         """Removes an image."""

@@ -1,4 +1,4 @@
-"""The engine, the base image and the images that the docker tests share; and the figures they end with.
+"""The engine, the base image and the images that the docker tests share.
 
 Images are built by `./lab build` when the first test wants them; what a build leaves behind is removed when it is done.
 Each image's own tests run beside all that follows. gr00t, ws_mdl and hf come last, when the services' images are gone:
@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from tests.docker import base as base_image
-from tests.docker import disk, hidden, spent
+from tests.docker import disk, hidden
 from tests.docker import engine as engines
 from tests.docker.beside import Beside
 from tests.docker.builds import GROUPS, KEPT, NIGHTLY, Builds
@@ -28,7 +28,6 @@ from tests.docker.watching import HealthWatch
 from vlalab.engine import docker, images
 from vlalab.testing import parts
 
-GB = 1e9
 ORDER = (
     "test_engine",
     "test_dotenv",
@@ -66,15 +65,6 @@ def rank(item: pytest.Item) -> int:
     return len(ORDER) if of_last else ORDER.index(item.path.stem)
 
 
-FIGURES: pytest.StashKey[list[str]] = pytest.StashKey()
-
-
-def pytest_terminal_summary(terminalreporter, config: pytest.Config) -> None:
-    """Prints build times, sizes and disk."""
-    for line in config.stash.get(FIGURES, []):
-        terminalreporter.write_line(line)
-
-
 @pytest.fixture(scope="session")
 def say(request: pytest.FixtureRequest):
     """Prints a line at once, although pytest keeps what tests print."""
@@ -89,27 +79,15 @@ def say(request: pytest.FixtureRequest):
 
 
 @pytest.fixture(scope="session")
-def engine(say, request) -> Iterator[engines.Engine]:
+def engine(say) -> Iterator[engines.Engine]:
     """An engine with enough disk, for the whole run; without one the tests are skipped with the reason."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends the tests as Ctrl-C does: fixtures take down
-    place = engines.place()
-    before, used = disk.free_bytes(place), spent.split()
     try:
         with engines.engine(say) as found:
             disk.check()
-            with disk.Peak(disk.engine_root() or place) as peak:
-                yield found
+            yield found
     except Unavailable as error:
         pytest.skip(f"docker tests: {error}")
-    figures = request.config.stash.setdefault(FIGURES, [])
-    figures.append(
-        f"disk: {peak.used() / GB:.1f} GB used at the most; {before / GB:.1f} GB free before, "
-        f"{disk.free_bytes(place) / GB:.1f} GB after"
-    )
-    everything, builds = (after - earlier for after, earlier in zip(spent.split(), used, strict=True))
-    figures.append(f"CPU s in containers: {everything:.0f}, of these {builds:.0f} in builds (0: not counted here)")
-    if found.directory is None:
-        figures.append("disk: the build cache stays on the engine, which is not the tests' own (docker builder prune)")
 
 
 @pytest.fixture(scope="session")
@@ -154,12 +132,11 @@ def beside(lab, say, request) -> Iterator[Beside]:
 
 
 @pytest.fixture(scope="session")
-def builds(lab, engine, say, request, tmp_path_factory, beside) -> Iterator[Builds]:
-    """Builds on demand; at the end every image is removed, and times and sizes become figures."""
+def builds(lab, engine, say, tmp_path_factory, beside) -> Iterator[Builds]:
+    """Builds on demand; at the end every image is removed."""
     secrets = hidden.make(tmp_path_factory.mktemp("secrets"))
     found = Builds(lab, engine.directory is not None, say, secrets, beside)
     yield found
-    request.config.stash.setdefault(FIGURES, []).extend(found.figures())
     beside.stop()
     for name in found.bytes:
         found.remove(name)

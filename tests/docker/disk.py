@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 from pathlib import Path
 
 from tests.docker.packages import Unavailable
@@ -41,29 +40,3 @@ def check_place(path: Path, driver: str = "overlay2") -> None:
         raise Unavailable(
             f"images take up to {need:.0f} GB at a time (storage driver {driver}), and {path} has {free:.1f} GB free"
         )
-
-
-class Peak:
-    """Watches a disk while it is held, and knows the most that was in use beyond what was at the start."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.start = self.least = free_bytes(path)
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._watch, daemon=True)
-
-    def __enter__(self) -> Peak:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._ended.set()
-        self._thread.join()
-
-    def _watch(self) -> None:
-        while not self._ended.wait(1.0):
-            self.least = min(self.least, free_bytes(self.path))
-
-    def used(self) -> int:
-        """Returns the bytes by which the free space went down at the most."""
-        return self.start - self.least

@@ -39,7 +39,7 @@ def test_what_was_removed_is_restored_as_it_was(bundle, lab):
     )  # fmt: skip
     assert weights.read_bytes() == bytes(range(256)) * 64
     assert (weights.stat().st_uid, weights.stat().st_gid) == USER
-    found = lab.run_in("ui", "python", "images/ui/selftest.py", "--json", "--part", "services")
+    found = lab.run_in("ui", "python", "images/common/selftest.py", "ui", "--json", "--part", "services")
     assert found.code == 0 and json.loads(found.stdout)["env"] == "ui", found.text
 
 

@@ -66,11 +66,11 @@ def test_it_starts_as_nobody_in_particular(name, lab):
 
 
 def test_its_self_test_ran_when_it_was_built_and_passes_for_any_user_with_a_read_only_root(name, lab, builds):
-    assert f"images/{name}/selftest.py" in builds.words[name]
-    again = lab.run_in(name, "python", f"images/{name}/selftest.py", "--json")
+    assert f"selftest.py {name}" in builds.words[name]
+    again = lab.run_in(name, "python", "images/common/selftest.py", name, "--json")
     assert again.code == 0, again.text
     checks = json.loads(again.stdout)["checks"]
-    assert {"versions", "image"} <= set(checks) and all(check["ok"] for check in checks.values())
+    assert {"versions", "imports"} <= set(checks) and all(check["ok"] for check in checks.values())
 
 
 def test_every_pin_of_its_lock_is_what_is_installed(name, looked):

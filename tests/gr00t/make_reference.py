@@ -27,7 +27,7 @@ from services.gr00t.service.layout import layout
 from services.gr00t.service.settings import Settings
 from tests.gr00t import cases
 from tests.gr00t.upstream import package
-from tests.gr00t.upstream.noise import GivenNoise
+from tests.gr00t.upstream.package import GivenNoise
 from tests.gr00t.upstream.policy import UpstreamPolicy, to_actions
 from vla_contract import Observation
 
@@ -110,7 +110,7 @@ def load(directory: Path, prompt: str = "plain"):
     sizes = layout(one, found.metadata[one.tag])
     upstream = package.load_policy(directory, one, AttentionKernel("sdpa"), "cpu", one.denoising_steps, found.overrides)
     upstream.model.float()
-    return UpstreamPolicy(upstream, sizes, None, Settings(prompt=prompt), "cpu"), sizes
+    return UpstreamPolicy(upstream, sizes, Settings(prompt=prompt)), sizes
 
 
 def observation(sizes, index: int) -> Observation:

@@ -3,24 +3,10 @@
 import sys
 
 import pytest
-import torch
-from transformers import Qwen3Config, Qwen3ForCausalLM, SiglipVisionConfig, SiglipVisionModel
 
 from services.gr00t.model import attention
 from services.gr00t.model.attention import KINDS, AttentionKernel, choose
-from tests.gr00t.upstream.attention import _without_radio
-from vla_modelkit.flash import flash_obstacle
-
-TOWER = {"hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 4, "num_hidden_layers": 2, "image_size": 56}
-LANGUAGE = {
-    "hidden_size": 32,
-    "intermediate_size": 64,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 8,
-    "num_hidden_layers": 2,
-    "vocab_size": 50,
-}
+from vla_modelkit.builds import flash_obstacle
 
 
 @pytest.mark.parametrize("wanted", ["auto", "sdpa"])
@@ -52,34 +38,3 @@ def test_flash_attention_runs_on_request_only_and_without_graphs(monkeypatch):
     assert choose("auto", "cuda:0").kind == "sdpa" and "capture" in choose("auto", "cuda:0").reason
     assert choose("auto", "cuda:0").fixed_shapes is None
     assert choose("flash", "cuda:0") == AttentionKernel("flash") and choose("flash", "cuda:0").fixed_shapes is False
-
-
-@torch.no_grad()
-def test_sdpa_sees_the_same_as_explicit_attention():
-    torch.manual_seed(0)
-    explicit = SiglipVisionModel._from_config(SiglipVisionConfig(**TOWER), attn_implementation="eager").eval()
-    fused = SiglipVisionModel._from_config(SiglipVisionConfig(**TOWER), attn_implementation="sdpa").eval()
-    fused.load_state_dict(explicit.state_dict())
-    images = torch.randn(2, 3, 56, 56)
-    assert torch.allclose(explicit(images).last_hidden_state, fused(images).last_hidden_state, atol=1e-5)
-
-
-@torch.no_grad()
-def test_sdpa_reads_the_same_as_explicit_attention():
-    torch.manual_seed(0)
-    explicit = Qwen3ForCausalLM._from_config(Qwen3Config(**LANGUAGE), attn_implementation="eager").eval()
-    fused = Qwen3ForCausalLM._from_config(Qwen3Config(**LANGUAGE), attn_implementation="sdpa").eval()
-    fused.load_state_dict(explicit.state_dict())
-    tokens, mask = torch.randint(0, 50, (2, 9)), torch.tensor([[0] * 3 + [1] * 6, [1] * 9])
-    one, other = (
-        m(tokens, attention_mask=mask, output_hidden_states=True).hidden_states[-1] for m in (explicit, fused)
-    )
-    seen = mask.bool()
-    assert torch.allclose(one[seen], other[seen], atol=1e-5)
-
-
-def test_the_stand_in_for_radio_exists_for_a_while_and_builds_nothing(tmp_path):
-    name = f"transformers_modules.{tmp_path.name}.radio_model"
-    with _without_radio(tmp_path), pytest.raises(RuntimeError, match="SigLIP"):
-        sys.modules[name].RADIOModel(None)
-    assert name not in sys.modules

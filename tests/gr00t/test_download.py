@@ -12,10 +12,9 @@ import threading
 import pytest
 
 from services.gr00t.checkpoint import tokenizer
-from services.gr00t.checkpoint.directory import METADATA, find, published
+from services.gr00t.checkpoint.directory import METADATA, PUBLISHED, find
 from services.gr00t.checkpoint.embodiment import EMBODIMENT_FILE, embodiment, write
-from services.gr00t.checkpoint.tiny import metadata
-from services.gr00t.checkpoint.tiny_tokenizer import write_tokenizer
+from services.gr00t.checkpoint.tiny import metadata, write_tokenizer
 from tests import forked
 from tests.openvla.hub import COMMIT, hub
 from vla_common.volume import Volume
@@ -67,21 +66,9 @@ def test_a_checkpoint_is_downloaded_with_its_metadata_and_says_what_to_serve_it_
     assert "complete already" in run().stdout and not remote.asked
 
 
-def test_a_broken_connection_continues_and_wrong_bytes_are_removed(remote, run, tmp_path):
-    remote.cut[WEIGHTS] = 1000
-    done = run("--embodiment", "libero")
-    done = run("--embodiment", "libero") if done.returncode else done  # newer clients go on by themselves
-    assert done.returncode == 0, done.stderr
-    weights = tmp_path / "volume" / "checkpoints" / "gr00t-small" / WEIGHTS
-    weights.unlink()
-    remote.lies.add(WEIGHTS)
-    done = run("--embodiment", "libero")
-    assert done.returncode == 1 and f"{WEIGHTS} has sha256" in done.stderr and not weights.exists()
-
-
 def test_a_published_repository_has_its_own_scale_and_a_wrong_record_is_corrected(remote, run, tmp_path):
     """`--repo` records what the table says; an earlier version recorded "libero" for every repository."""
-    remote.repo, volume = published("libero_goal").repo, Volume(tmp_path / "volume")
+    remote.repo, volume = PUBLISHED["libero_goal"].repo, Volume(tmp_path / "volume")
     command = ("--revision", COMMIT, "--name", "mine")
     done = run(*command, repo=remote.repo)
     assert done.returncode == 0, done.stderr

@@ -1,84 +1,54 @@
 """A model whose device is lost: its service's process says so and ends; a full GPU ends nothing."""
 
-import multiprocessing
-import socket
-import time
-import urllib.error
-import urllib.request
+import os
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
-from tests.gr00t.dying_service import ERRORS, LEXICON, run
-from tests.gr00t.harness import layout_of, observe
-from vla_contract import PolicyClient, PolicyUnavailable
-from vla_contract.server.engine import FAILURES
+from services.gr00t.service.policy import Gr00tPolicy
+from tests.dying import ERRORS, LINGER_S, LOST, check_full, check_lost, service
+from tests.gr00t.harness import info_of, layout_of, observe
+from vla_contract import serve
 
-MOST_S = 120.0
-# Every service is a process of its own, forked from one that has imported torch: once for all of them.
-FORKS = multiprocessing.get_context("forkserver")
-FORKS.set_forkserver_preload(["tests.gr00t.dying_service"])
+DEADLY = "die"
 
 
-@pytest.fixture
-def serve(tmp_path):
-    """Returns a function: kind of error -> (process, client, path of its log)."""
-    processes, clients = [], []
+class Network:
+    """Takes one instruction badly, and stays lost; answers no motion to others."""
 
-    def start(kind):
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
-        processes.append(FORKS.Process(target=run, args=(kind, port, tmp_path / "log")))
-        processes[-1].start()
-        clients.append(PolicyClient(f"http://127.0.0.1:{port}", retries=0))
-        clients[-1].wait_ready(MOST_S)
-        return processes[-1], clients[-1], tmp_path / "log"
+    def __init__(self, kind):
+        self.kind, self.lost = kind, False
+        head = SimpleNamespace(horizon=2, action_dim=32, state_dim=64)
+        self.model = SimpleNamespace(config=SimpleNamespace(head=head, vision={"image_size": 28}))
 
-    yield start
-    for client in clients:
-        client.close()
-    for process in processes:
-        process.kill()
-        process.join()
+    def infer(self, rows, noise):
+        hit = any(DEADLY in row.ids for row in rows)
+        self.lost = self.lost or (hit and self.kind != "full")
+        if hit or self.lost:
+            raise ERRORS[self.kind]
+        return np.zeros((len(rows), 2, 32), np.float32)
+
+
+def run(port, log, kind):
+    """Serves the real policy over a network that fails at one instruction."""
+    os.dup2(os.open(log, os.O_WRONLY | os.O_CREAT, 0o600), 2)
+    layout = layout_of("libero")
+    words = SimpleNamespace(ids=str.split)
+    serve(Gr00tPolicy(Network(kind), words, layout, info_of(layout, 2)), port=port, linger_s=LINGER_S)
 
 
 def observation(instruction, session="a"):
     return observe(layout_of("libero"), instruction=instruction, session=session)
 
 
-def readiness(client):
-    """Returns status and body of /readyz, or (None, "") where nobody listens any more."""
-    try:
-        with urllib.request.urlopen(client.base_url + "/readyz", timeout=10) as answer:
-            return answer.status, answer.read().decode()
-    except urllib.error.HTTPError as error:
-        return error.code, error.read().decode()
-    except OSError:
-        return None, ""
+@pytest.mark.parametrize("kind", LOST)
+def test_a_lost_device_makes_the_service_unready_and_ends_it(tmp_path, kind):
+    log = tmp_path / "log"
+    with service(run, log, kind) as (process, client):
+        check_lost(process, client, log, kind, observation(DEADLY))
 
 
-@pytest.mark.parametrize("kind", sorted(set(ERRORS) - {"full"}))
-def test_a_lost_device_makes_the_service_unready_and_ends_it(serve, kind):
-    process, client, log = serve(kind)
-    with pytest.raises(PolicyUnavailable):
-        client.act(observation(LEXICON))
-    until, status = time.monotonic() + MOST_S, 200
-    while status == 200 and time.monotonic() < until:
-        status, body = readiness(client)
-    assert status == 503 and "policy-lost" in body and str(ERRORS[kind])[:30] in body
-    process.join(MOST_S)
-    assert process.exitcode == 1
-    assert "does not answer any more" in log.read_text()
-
-
-def test_a_full_gpu_fails_its_requests_and_no_others(serve):
-    process, client, _ = serve("full")
-    for index in range(2 * FAILURES):
-        with pytest.raises(PolicyUnavailable):
-            client.act(observation(LEXICON, f"s{index}"))
-        assert client.act(observation("open the drawer")).actions.shape == (2, 7)
-    for index in range(2 * FAILURES):  # and where all that come in a row are too large
-        with pytest.raises(PolicyUnavailable):
-            client.act(observation(LEXICON, f"t{index}"))
-    assert client.act(observation("open the drawer")).actions.shape == (2, 7)
-    assert readiness(client)[0] == 200 and process.is_alive()
+def test_a_full_gpu_fails_its_requests_and_no_others(tmp_path):
+    with service(run, tmp_path / "log", "full") as (process, client):
+        check_full(process, client, lambda session: observation(DEADLY, session), observation("open the drawer"))

@@ -2,14 +2,12 @@
 to the engine's action.
 """
 
-import stat
-
 import numpy as np
 import onnxruntime
 import pytest
 import torch
 
-from services.gr00t.export import comparison, tensorrt
+from services.gr00t.export import comparison
 from services.gr00t.export.__main__ import main
 from tests.gr00t.harness import observe
 
@@ -88,32 +86,10 @@ def test_together_they_are_the_engines_action(sessions, tiny_policies):
     assert np.median(apart) < 5e-4 and apart.max() < 0.02
 
 
-def test_without_tensorrt_it_is_reported_and_the_commands_are_left(
-    written, tiny_checkpoints, capsys, monkeypatch, tmp_path
-):
-    monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(tensorrt, "TRTEXEC_PATH", tmp_path / "trtexec")
-    assert tensorrt.trtexec() is None
+def test_the_commands_for_tensorrt_are_left(written):
     script = (written / "build_engines.sh").read_text()
     assert script.count("trtexec ") == 7 and "vl_embs:1x568x" in script and "pixel_values:2x3x224x224" in script
-
-
-def test_with_tensorrt_each_engine_is_built_and_a_failure_is_reported(tiny_checkpoints, written, tmp_path, monkeypatch):
-    """A program in trtexec's place that notes what it is asked, and fails for one module."""
-    found = tiny_checkpoints("libero")
-    from services.gr00t.checkpoint.config import load_config
-    from services.gr00t.export.__main__ import cut
-
-    exported, views = cut(found, load_config(found.directory), torch.float32)
-    program = tmp_path / "trtexec"
-    program.write_text('#!/bin/sh\necho "$@" >> asked\ncase "$*" in *DiT*) echo no such kernel; exit 3;; esac\n')
-    program.chmod(program.stat().st_mode | stat.S_IXUSR)
-    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    assert tensorrt.trtexec() == str(program)
-    with pytest.raises(RuntimeError, match="exit code 3 for action_head/DiT_fp32.*no such kernel"):
-        tensorrt.build(str(program), written, exported, views)
-    asked = (written / "asked").read_text().splitlines()
-    assert len(asked) == 6 and "--onnx=eagle2/vit_fp32.onnx" in asked[0] and "attention_mask:8x600" in asked[1]
+    assert "--onnx=eagle2/vit_fp32.onnx" in script and "attention_mask:8x600" in script
 
 
 def test_in_fp16_a_module_is_near_its_torch(tiny_checkpoints, tmp_path):

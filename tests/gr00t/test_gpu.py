@@ -8,7 +8,7 @@ from services.gr00t.service.layout import layout
 from services.gr00t.service.loading import load_own_policy
 from services.gr00t.service.settings import Settings
 from tests.gr00t.harness import observe
-from vla_modelkit.flash import flash_obstacle
+from vla_modelkit.builds import flash_obstacle
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")]
 

@@ -4,7 +4,6 @@ import pytest
 import torch
 
 from tests.gr00t.harness import layout_of, observe
-from tests.gr00t.upstream.noise import GivenNoise
 from vla_modelkit import noise
 
 SIZES = layout_of("libero", side=8)
@@ -35,17 +34,3 @@ def test_rows_do_not_depend_on_each_other_or_on_the_global_generator():
 def test_it_is_standard_normal():
     values = noise.draw(list(range(200)), 16, 32)
     assert abs(values.mean()) < 0.02 and abs(values.std() - 1) < 0.02
-
-
-def test_the_one_draw_is_replaced_in_its_dtype_and_no_other_operation():
-    given = noise.draw([1], 4, 2)
-    with GivenNoise(given) as mode:
-        taken = torch.randn(size=(1, 4, 2), dtype=torch.bfloat16, device="cpu")
-        assert torch.equal(torch.ones(3) * 2, torch.full((3,), 2.0))
-    assert mode.taken == 1 and torch.equal(taken, given.to(torch.bfloat16))
-    assert not torch.equal(torch.randn(1, 4, 2), given)
-
-
-def test_a_draw_of_another_shape_is_an_error():
-    with GivenNoise(noise.draw([1], 4, 2)), pytest.raises(RuntimeError, match=r"\(2, 4, 2\).*\(1, 4, 2\)"):
-        torch.randn(size=(2, 4, 2))

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from services.gr00t.checkpoint.embodiment import EULER, ROTATIONS, Transform
+from services.gr00t.checkpoint.embodiment import ROTATIONS, Transform
 from services.gr00t.processing import rotations
 from services.gr00t.processing.numbers import channels
 from tests.gr00t import cases
@@ -65,15 +65,6 @@ def test_rotations_are_pytorch3ds(source, target):
     np.testing.assert_allclose(ours, wanted, atol=1e-6)
 
 
-@pytest.mark.parametrize("kind", [kind for kind in ROTATIONS if kind != "rotation_6d"])
-def test_a_rotation_comes_back_from_six_numbers(kind):
-    values = np.array([[0.3, -0.2, 0.4, 0.5][: rotations.size(kind)]])
-    if kind == "quaternion":
-        values /= np.linalg.norm(values)
-    there = rotations.convert(values, kind, "rotation_6d")
-    np.testing.assert_allclose(rotations.convert(there, "rotation_6d", kind), values, atol=1e-9)
-
-
 def test_a_converted_rotation_is_normalised_by_its_representation():
     one = channel("min_max", "euler_angles_rpy")
     assert one.rotation == ("axis_angle", "euler_angles_rpy")
@@ -93,9 +84,3 @@ def test_a_converted_rotation_is_normalised_by_its_representation():
 def test_a_transform_that_does_not_fit_the_data_is_refused(made, words):
     with pytest.raises(CheckpointError, match=words):
         made()
-
-
-def test_every_order_of_euler_angles_is_another_one():
-    values = np.array([[0.3, 0.5, 0.7]])
-    found = [tuple(rotations.convert(values, order, "rotation_6d")[0].round(6)) for order in EULER]
-    assert len(set(found)) == len(EULER)

@@ -8,7 +8,7 @@ import pytest
 
 from services.gr00t.service.settings import EXTERNAL_VARIABLES, Settings
 from tests.gr00t.conftest import ROOT, SHARED
-from vla_modelkit.settings import from_environment
+from vla_modelkit.service import from_environment
 
 
 def read(variables):
@@ -86,5 +86,5 @@ def test_getting_a_checkpoint_needs_exactly_one_wish(arguments):
 def test_unreachable_hub_is_reported(tmp_path):
     done = start("-m", "services.gr00t.checkpoints", "--suite", "base", VLALAB_VOLUME=str(tmp_path), HF_HUB_OFFLINE="1")
     assert done.returncode == 1 and "Traceback" not in done.stderr
-    assert "nvidia/GR00T-N1.5-3B" in done.stderr and "cannot be downloaded" in done.stderr
+    assert "nvidia/GR00T-N1.5-3B" in done.stderr and "was not downloaded" in done.stderr
     assert str(tmp_path / "checkpoints" / "GR00T-N1.5-3B") in done.stderr

@@ -3,7 +3,6 @@
 import json
 import os
 import shutil
-import subprocess
 
 import numpy as np
 import pytest
@@ -15,10 +14,9 @@ from services.gr00t.checkpoint import tiny
 from services.gr00t.checkpoint.directory import find
 from services.gr00t.training import __main__ as program
 from services.gr00t.training import network
-from services.gr00t.training.samples import BatchIndices, collate
+from services.gr00t.training.samples import collate
 from services.gr00t.training.settings import Finetune
-from services.gr00t.training.trainer import learning_rate
-from tests import forked, several
+from tests import several
 from tests.gr00t import robots
 from tests.gr00t.conftest import ROOT, SHARED
 from tests.running import running
@@ -110,18 +108,19 @@ def test_without_the_diffusion_model_it_keeps_its_bits(volume, base):
 def test_merged_adapters_do_what_adapters_did(volume, base):
     trainer = train(volume, "lora", lora_rank=4, lora_dropout=0.0, learning_rate=0.01)
     job = program.prepare(trainer.settings, volume)
-    batch = collate([job.samples[place] for place in range(4)]).to(CPU.device)
-    trainer.model.eval()
+    batch = collate([job.samples[place] for place in range(4)])
+    trainer.network.model.eval()
     with torch.no_grad():
         adapted = trainer.loss(*batch)
         fresh = program.new_trainer(job, CPU)
-        before = network.FlowLoss(fresh.model.eval(), trainer.loss.image_positions, trainer.loss.width)(*batch)
+        positions, width = trainer.network.image_positions, trainer.network.width
+        before = network.FlowLoss(fresh.network.model.eval(), positions, width)(*batch)
         whole = network.load(
             job.config, program.Safetensors(job.base.directory), ROBOT, Finetune("toy"), CPU.device, torch.float32
         )
-        merged = network.merged(trainer.model)
+        merged = network.merged(trainer.network.model)
         whole.load_state_dict(merged, strict=False)
-        same = network.FlowLoss(whole, trainer.loss.image_positions, trainer.loss.width)(*batch)
+        same = network.FlowLoss(whole, positions, width)(*batch)
     assert abs(float(adapted - same)) < 1e-5 < abs(float(adapted - before))
     made = load_file(volume.checkpoints / "lora" / "model.safetensors")
     changed = {name for name in made if not torch.equal(made[name], base[name])}
@@ -133,9 +132,7 @@ def test_merged_adapters_do_what_adapters_did(volume, base):
     ("flags", "alpha", "scale"),
     [
         ({"lora_rank": 128}, 128, 1.0),
-        ({"lora_rank": 4}, 4, 1.0),
         ({"lora_rank": 128, "lora_alpha": 16.0}, 16, 0.125),
-        ({"lora_rank": 8, "lora_alpha": 2.0}, 2, 0.25),
         ({"lora_rank": 4, "lora_alpha": 8.0}, 8, 2.0),
     ],
 )
@@ -149,7 +146,7 @@ def test_merged_weights_have_the_adapters_times_alpha_over_rank(volume, base, ca
     record = find(name, volume).record["finetuned"]
     assert (record["lora_rank"], record["lora_alpha"]) == (flags["lora_rank"], alpha)
     made = load_file(volume.checkpoints / name / "model.safetensors")
-    (adapter, one) = next((n, m) for n, m in trainer.model.named_modules() if isinstance(m, network.LowRank))
+    (adapter, one) = next((n, m) for n, m in trainer.network.model.named_modules() if isinstance(m, network.LowRank))
     added = scale * (one.up @ one.down).detach()
     expected = (base[f"{adapter}.weight"].float() + added).to(made[f"{adapter}.weight"].dtype)
     assert added.abs().max() > 0 and torch.equal(made[f"{adapter}.weight"], expected)
@@ -187,7 +184,7 @@ def test_episodes_marked_as_bad_are_left_out_and_the_result_reports_it(volume):
 def test_the_loss_falls(volume):
     trainer = train(volume, "longer", max_steps=16, learning_rate=0.01, base="plain", batch_size=4)
     job = program.prepare(trainer.settings, volume)
-    batch = collate([job.samples[place] for place in range(8)]).to(CPU.device)
+    batch = collate([job.samples[place] for place in range(8)])
     with torch.no_grad():
         before, after = (one.loss(*batch) for one in (program.new_trainer(job, CPU), trainer))
     assert after < 0.8 * before
@@ -195,7 +192,7 @@ def test_the_loss_falls(volume):
 
 def test_the_rate_rises_and_falls_as_upstreams():
     settings = Finetune("toy", max_steps=100, learning_rate=0.5)
-    rates = [learning_rate(settings, step) for step in range(101)]
+    rates = [settings.rate(step) for step in range(101)]
     assert rates[:6] == pytest.approx([0, 0.1, 0.2, 0.3, 0.4, 0.5]) and rates[-1] == pytest.approx(0)
     assert rates[5:] == sorted(rates[5:], reverse=True)
 
@@ -234,11 +231,6 @@ def test_a_run_is_not_mixed_with_another(volume, whole):
         train(volume, "fresh", resume=True)
 
 
-def test_only_the_newest_states_stay(volume):
-    train(volume, "kept", save_steps=1, keep=2, batch_size=1)
-    assert sorted(path.name for path in (volume.runs / "finetune/kept").iterdir()) == ["step_03.pt", "step_04.pt"]
-
-
 def test_two_processes_learn_as_one_with_twice_the_batch(volume, tmp_path):
     flags = ("--base", "plain", "--max-steps", "2", "--precision", "fp32", "--device", "cpu", "--log-every", "1")
     variables = {key: value for key, value in os.environ.items() if not key.startswith("VLALAB_")}
@@ -251,46 +243,6 @@ def test_two_processes_learn_as_one_with_twice_the_batch(volume, tmp_path):
         if not name.endswith("to_k.bias"):  # softmax does not see it: its gradient is rounding, which Adam scales up
             torch.testing.assert_close(state["trained"][name], value, atol=2e-5, rtol=1e-4, msg=name)
     assert "2 processes" in printed
-
-
-def test_batch_indices_of_several_processes_match_one_process():
-    alone = list(BatchIndices(3, 5, 4))
-    apart = [list(BatchIndices(3, 5, 2, rank, 2)) for rank in range(2)]
-    assert alone == [first + second for first, second in zip(*apart, strict=True)]
-
-
-FULL = """
-import os, sys
-from services.gr00t.training import __main__ as program
-
-class Filler:
-    @property
-    def requested(self):
-        room = os.statvfs(os.environ["VLALAB_VOLUME"])
-        with open(os.environ["VLALAB_VOLUME"] + "/filler", "ab") as file:
-            file.write(bytes(max(0, room.f_bavail * room.f_frsize - 200_000)))
-        return False
-
-program.entrypoint.run(lambda: program.train(program.Finetune(sys.argv[1], base=sys.argv[2], max_steps=2, batch_size=1),
-                                          program.Volume(), program.choose_machine("cpu"), Filler()))
-"""
-SMALL = """
-mount -t tmpfs -o size=60m none "$VLALAB_VOLUME" && "$@"
-code=$?; find "$VLALAB_VOLUME" -name "*.pt*"; exit $code
-"""
-
-
-def test_a_disk_that_fills_up_ends_training_with_a_sentence(volume, tmp_path):
-    apart = ["unshare", "--user", "--map-root-user", "--mount"]
-    if not shutil.which("unshare") or subprocess.run([*apart, "true"], capture_output=True).returncode != 0:
-        pytest.skip("a small disk of its own needs user namespaces, which are not allowed here")
-    variables = {**os.environ, "PYTHONPATH": ":".join((str(ROOT), *SHARED)), "VLALAB_VOLUME": str(tmp_path)}
-    words = [str(volume.root / "datasets/toy"), str(volume.checkpoints / "gr00t-tiny")]
-    run = [*apart, "sh", "-c", SMALL, "sh", *forked.python("-c", FULL, *words)]
-    done = subprocess.run(run, env=variables, cwd=ROOT, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 1, done.stdout + done.stderr
-    assert "Traceback" not in done.stderr and "no space left" in done.stderr.splitlines()[-1]
-    assert ".pt" not in done.stdout.splitlines()[-1]
 
 
 # --- the result ---------------------------------------------------------------------------------------------

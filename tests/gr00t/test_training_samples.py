@@ -1,6 +1,5 @@
 """Training samples of a real data set: what they hold, where upstream pads, and which data sets are refused."""
 
-import itertools
 import json
 import re
 import shutil
@@ -10,6 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from torch.utils.data import DataLoader
 from torchvision.transforms import v2
 
 from services.gr00t.checkpoint import tokenizer
@@ -19,16 +19,17 @@ from services.gr00t.data import needs
 from services.gr00t.processing.prompt import Prompts
 from services.gr00t.training import colours
 from services.gr00t.training.__main__ import prepare
-from services.gr00t.training.frames import DECODING, EMPTY
 from services.gr00t.training.robot import robot_of
-from services.gr00t.training.samples import BatchIndices, Samples, collate, loader, order
+from services.gr00t.training.samples import Samples, collate
 from services.gr00t.training.settings import Finetune
 from tests import data_sets
 from tests.gr00t import robots
 from vla_common.volume import Volume
 from vla_datasets import conversion, marks, videos
 from vla_datasets.checks import Findings
+from vla_datasets.frames import DECODING
 from vla_datasets.lerobot import LeRobotDataset
+from vla_modelkit.training.trainer import BatchIndices, order
 
 HEAD = SimpleNamespace(horizon=16, state_dim=64, action_dim=32)
 
@@ -188,9 +189,11 @@ def test_a_data_set_with_a_known_robots_names_is_that_robot(tmp_path, base):
         "wrist_image": {"original_key": "observation.images.wrist"},
     }
     dataset = LeRobotDataset(
-        robots.make(tmp_path / "d", 1, {**robots.MODALITY, "state": state, "action": state, "video": video})
+        robots.make(
+            tmp_path / "d", 1, {**robots.MODALITY, "state": state, "action": state, "video": video, "annotation": {}}
+        )
     )
-    with pytest.raises(ValueError, match="has a state of 7 numbers; robot 'libero' has 8"):
+    with pytest.raises(ValueError, match="state of 7 numbers .*expected 8"):
         robot_of(dataset, "new_embodiment", base)
 
 
@@ -225,7 +228,7 @@ def change(directory, name, edit):
 
 
 def test_another_robots_data_set_is_refused_with_what_it_has(toy, base):
-    with pytest.raises(ValueError, match="has no camera 'webcam', which robot 'so100' needs; it has front, wrist"):
+    with pytest.raises(ValueError, match="robot 'so100': video webcam missing; modality.json has front, wrist"):
         samples_of(toy, base, "so100")
     with pytest.raises(ValueError, match="did you mean 'so100'"):
         samples_of(toy, base, "so10")
@@ -236,7 +239,7 @@ def test_a_known_tags_other_sizes_are_refused(broken, tiny_checkpoints):
     names = {"left_arm": [0, 1], "right_arm": [1, 2], "left_hand": [2, 3], "right_hand": [0, 1]}
     parts = {name: {"start": start, "end": end} for name, (start, end) in names.items()}
     video = {"ego_view": robots.MODALITY["video"]["front"]}
-    change(broken, "modality.json", lambda one: one.update(state=parts, action=parts, video=video))
+    change(broken, "modality.json", lambda one: one.update(state=parts, action=parts, video=video, annotation={}))
     with pytest.raises(ValueError, match="'left_arm' of 1 numbers; tiny-gr1_arms_only was trained for gr1 with 7"):
         samples_of(broken, base, "gr1_arms_only")
 
@@ -245,65 +248,42 @@ def video_of(directory):
     return LeRobotDataset(directory).video_path(1, "observation.images.wrist")
 
 
+def modality(kind, name, **changes):
+    """Returns a function that changes a part in a data set's modality.json."""
+    return lambda directory: change(directory, "modality.json", lambda one: one[kind][name].update(changes))
+
+
+def stats(column, **changes):
+    """Returns a function that changes a column's statistics in a data set's stats.json."""
+    return lambda directory: change(directory, "stats.json", lambda one: one[column].update(changes))
+
+
+def rewrite(name, text):
+    """Returns a function that writes a file of a data set."""
+    return lambda directory: (directory / name).write_text(text)
+
+
 MARK = '{"task_index": 0, "task": "<image-1>"}\n{"task_index": 1, "task": "go"}\n'
-FAULTS = {
-    "no modality": (lambda directory: (directory / "meta/modality.json").unlink(), "no meta/modality.json"),
-    "no film": (
-        lambda d: change(d, "modality.json", lambda one: one["video"]["front"].update(original_key="none")),
-        "takes camera 'front' from none",
-    ),
-    "no column": (
-        lambda d: change(d, "modality.json", lambda one: one["state"]["arm"].update(original_key="joints")),
-        "from column joints, which the rows do not have",
-    ),
-    "too long": (
-        lambda directory: change(directory, "modality.json", lambda one: one["action"]["arm"].update(end=9)),
-        r"action\[0:9\]; the column has 3 numbers",
-    ),
-    "stale": (
-        lambda directory: change(directory, "stats.json", lambda one: one["action"].update(max=[0.1, 0.1, 0.1])),
-        r"stats\.json: action: max\[\d\] is 0\.1; the rows' is .*--write-stats",
-    ),
-    "averaged q01": (
-        lambda d: change(d, "stats.json", lambda one: one["action"].update(q01=[0.25, 0.25, 0.25])),
-        r"stats\.json: action: q01\[\d\] is 0\.25; the rows' is -0\.9.*--write-stats",
-    ),
-    "averaged q99": (
-        lambda d: change(d, "stats.json", lambda one: one["observation.state"].update(q99=[0.25] * 3)),
-        r"stats\.json: observation\.state: q99\[\d\] is 0\.25; the rows' is 0\.9",
-    ),
-    "mean": (
-        lambda directory: change(directory, "stats.json", lambda one: one["action"]["mean"].__setitem__(1, 7.0)),
-        r"stats\.json: action: mean\[1\] is 7; the rows' is ",
-    ),
-    "std": (
-        lambda directory: change(directory, "stats.json", lambda one: one["action"]["std"].__setitem__(2, 7.0)),
-        r"stats\.json: action: std\[2\] is 7; the rows' is ",
-    ),
-    "no task": (
-        lambda directory: (directory / "meta/tasks.jsonl").write_text('{"task_index": 7, "task": "x"}\n'),
-        "task_index is 0, which meta/tasks.jsonl does not have",
-    ),
-    "a mark": (
-        lambda directory: (directory / "meta/tasks.jsonl").write_text(MARK),
-        "'<image-1>'",
-    ),
-    "length": (
-        lambda d: (d / "meta/episodes.jsonl").write_text('{"episode_index": 0, "tasks": [], "length": 11}\n'),
-        "has 12 rows; meta/episodes.jsonl says 11",
-    ),
-    "film": (lambda directory: video_of(directory).unlink(), "is missing; expected a video"),
-    "short film": (
-        lambda d: videos.write(video_of(d), np.zeros((5, robots.SIDE, robots.SIDE, 3), np.uint8), robots.FPS),
-        "has 5 frames; its episode has 12 steps",
-    ),
-    "empty": (lambda directory: (directory / "meta/episodes.jsonl").write_text(""), "no episode with a step"),
-}  # fmt: skip
+LENGTH = '{"episode_index": 0, "tasks": [], "length": 11}\n'
+SHORT = np.zeros((5, robots.SIDE, robots.SIDE, 3), np.uint8)
+FAULTS = [
+    (modality("video", "front", original_key="none"), "takes camera 'front' from none"),
+    (modality("state", "arm", original_key="joints"), "from column joints, which the rows do not have"),
+    (modality("action", "arm", end=9), r"action\[0:9\]; the column has 3 numbers"),
+    (stats("action", max=[0.1] * 3), r"stats\.json: action: max\[\d\] is 0\.1; the rows' is .*--write-stats"),
+    (stats("action", q01=[0.25] * 3), r"action: q01\[\d\] is 0\.25; the rows' is -0\.9.*--write-stats"),
+    (rewrite("meta/tasks.jsonl", '{"task_index": 7, "task": "x"}\n'), "is 0, which meta/tasks.jsonl does not have"),
+    (rewrite("meta/tasks.jsonl", MARK), "'<image-1>'"),
+    (rewrite("meta/episodes.jsonl", LENGTH), "has 12 rows; meta/episodes.jsonl says 11"),
+    (rewrite("meta/episodes.jsonl", ""), "no episode with a step"),
+    (lambda directory: (directory / "meta/modality.json").unlink(), "no meta/modality.json"),
+    (lambda directory: video_of(directory).unlink(), "is missing; expected a video"),
+    (lambda directory: videos.write(video_of(directory), SHORT, robots.FPS), "has 5 frames; its episode has 12 steps"),
+]
 
 
-@pytest.mark.parametrize("fault", FAULTS)
-def test_invalid_data_set_raises_with_the_field(broken, base, fault):
-    damage, words = FAULTS[fault]
+@pytest.mark.parametrize(("damage", "words"), FAULTS, ids=[words for _, words in FAULTS])
+def test_invalid_data_set_raises_with_the_field(broken, base, damage, words):
     damage(broken)
     with pytest.raises(ValueError, match=words):
         samples_of(broken, base)
@@ -405,7 +385,7 @@ def test_cached_videos_change_no_sample_and_respect_the_limit(toy, base, samples
 def test_cached_videos_are_shared_by_reader_processes(toy, base, samples):
     kept = samples_of(toy, base)
     kept.frames.keep(kept.frames.bytes)
-    batches = list(loader(kept, BatchIndices(0, 3, 8), workers=2))
+    batches = list(DataLoader(kept, batch_sampler=BatchIndices(0, 3, 8), collate_fn=collate, num_workers=2))
     assert torch.equal(
         torch.cat([batch.pictures for batch in batches]), torch.stack([samples[place][0] for place in range(24)])
     )
@@ -413,21 +393,8 @@ def test_cached_videos_are_shared_by_reader_processes(toy, base, samples):
     assert all(torch.equal(kept[place][0], samples[place][0]) for place in range(24))
 
 
-class Taken:
-    """States of films, each of which another process takes at the moment after it was looked at."""
-
-    def __init__(self):
-        self.seen = itertools.cycle([EMPTY, DECODING])
-
-    def __getitem__(self, _):
-        return next(self.seen)
-
-    def __setitem__(self, _, state):
-        pass
-
-
 def test_video_being_decoded_by_another_process_is_read_directly(toy, base, samples):
     kept = samples_of(toy, base)
     kept.frames.keep(kept.frames.bytes)
-    kept.frames._states = Taken()
+    kept.frames._states = np.full(4, DECODING)
     assert torch.equal(kept[0][0], samples[0][0])

@@ -63,17 +63,3 @@ def test_what_is_kept_is_what_the_library_keeps(p):
 def test_one_word_is_always_kept():
     kept = decoding.keep_top_p(torch.tensor([[5.0, 0.0, 0.0]]), 1e-6)
     assert kept.isfinite().tolist() == [[True, False, False]]
-
-
-@pytest.mark.parametrize(
-    ("values", "text"),
-    [
-        ({"temperature": -1.0}, "temperature .* -1.0"),
-        ({"top_k": -2}, "top-k .* -2"),
-        ({"top_p": 0.0}, "top-p .* 0.0"),
-        ({"top_p": 1.5}, "top-p .* 1.5"),
-    ],
-)
-def test_what_makes_no_sense_is_refused(values, text):
-    with pytest.raises(ValueError, match=text):
-        Sampling(**values)

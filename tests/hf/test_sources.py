@@ -1,20 +1,15 @@
 """Whose model and data a lab takes, and what is said where they is not available; a hub is on 127.0.0.1."""
 
-import base64
-import hashlib
 import http.server
 import json
 import os
 import re
-import socket
 import subprocess
 import sys
 import threading
 from pathlib import Path
 
 import pytest
-import safetensors.torch
-import torch
 
 from services.hf import classify, sources
 
@@ -79,79 +74,30 @@ def test_a_push_without_a_token_is_refused_before_anything_is_trained(volume, mo
     assert "secret" not in str(caught.value)
 
 
-def test_nothing_is_uploaded_unless_asked():
+def test_model_and_tokenizer_are_uploaded_to_a_private_repository_and_only_when_asked(capsys):
     calls = []
 
     class Part:
         def push_to_hub(self, *words, **options):
-            calls.append(words)
+            calls.append((words, options))
 
     sources.push(None, [Part()])
     assert calls == []
-
-
-# --- a hub of the test's own -----------------------------------------------------------------------------------------
+    sources.push("me/mine", [Part(), Part()])
+    assert calls == 2 * [(("me/mine",), {"private": True})] and "me/mine (private)" in capsys.readouterr().out
 
 
 class Hub(http.server.BaseHTTPRequestHandler):
-    """Answers as the hub does for one repository: its description, its files; and says what it does not have.
-
-    What is uploaded, small files in a commit and weights beside it as LFS has them, it keeps in `kept`.
-    """
+    """Answers as the hub does for one repository: its description, its files; and says what it does not have."""
 
     directory: Path
     asked: list[str]
-    kept: dict[str, bytes]
-    made: list[dict]
 
     def do_GET(self):
         self.answer(with_body=True)
 
     def do_HEAD(self):
         self.answer(with_body=False)
-
-    def do_POST(self):
-        path, body = self.path.split("?")[0], self.body()
-        self.asked.append(f"POST {path}")
-        if self.headers.get("Authorization") != f"Bearer {TOKEN}":
-            return self.send(401, b"{}", True)
-        here = f"http://{self.headers['Host']}"
-        if path == "/api/repos/create":
-            self.made.append(json.loads(body))
-            return self.say({"url": f"{here}/me/mine", "id": "me/mine"})
-        if path == "/api/validate-yaml":
-            return self.say({"errors": [], "warnings": []})
-        if path == "/api/models/me/mine/preupload/main":
-            names = [one["path"] for one in json.loads(body)["files"]]
-            modes = ["lfs" if name.endswith(".safetensors") else "regular" for name in names]
-            return self.say({"files": [{"path": name, "uploadMode": mode, "shouldIgnore": False, "oid": None}
-                                       for name, mode in zip(names, modes, strict=True)]})  # fmt: skip
-        if path == "/me/mine.git/info/lfs/objects/batch":
-            return self.say({"transfer": "basic", "objects": [
-                {**one, "actions": {"upload": {"href": f"{here}/lfs/{one['oid']}"}}}
-                for one in json.loads(body)["objects"]
-            ]})  # fmt: skip
-        if path == "/api/models/me/mine/commit/main":
-            for line in map(json.loads, body.splitlines()):
-                value = line["value"]
-                if line["key"] == "file":
-                    self.kept[value["path"]] = base64.b64decode(value["content"])
-                elif line["key"] == "lfsFile":
-                    self.kept[value["path"]] = self.kept.pop(value["oid"])
-            return self.say({"commitUrl": f"{here}/me/mine/commit/{COMMIT}", "commitOid": COMMIT, "success": True})
-        return self.send(404, b"{}", True)
-
-    def do_PUT(self):
-        body = self.body()
-        assert hashlib.sha256(body).hexdigest() == Path(self.path).name, "LFS names a file by its hash"
-        self.kept[Path(self.path).name] = body
-        self.send(200, b"", True)
-
-    def body(self):
-        return self.rfile.read(int(self.headers.get("Content-Length", 0)))
-
-    def say(self, answer):
-        self.send(200, json.dumps(answer).encode(), True, {"Content-Type": "application/json"})
 
     def log_message(self, *words):
         pass
@@ -169,8 +115,6 @@ class Hub(http.server.BaseHTTPRequestHandler):
             return self.send(200, json.dumps(files).encode(), with_body)
         if path.startswith(f"/me/small/resolve/{COMMIT}/"):
             return self.send(200, (self.directory / Path(path).name).read_bytes(), with_body)
-        if self.made and path.startswith("/me/mine/"):
-            return self.send(404, b"{}", with_body, {"X-Error-Code": "EntryNotFound"})
         missing = "RevisionNotFound" if path.startswith("/api/models/me/small/") else "RepoNotFound"
         return self.send(404, b"{}", with_body, {"X-Error-Code": missing})
 
@@ -187,7 +131,7 @@ class Hub(http.server.BaseHTTPRequestHandler):
 @pytest.fixture
 def hub(directories):
     """The address of a hub that has the small BERT as me/small, and the class that answers there."""
-    handler = type("OneHub", (Hub,), {"directory": directories["bert"], "asked": [], "kept": {}, "made": []})
+    handler = type("OneHub", (Hub,), {"directory": directories["bert"], "asked": []})
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield f"http://127.0.0.1:{server.server_port}", handler
@@ -204,16 +148,6 @@ for asked in sys.argv[1:]:
         print(found.description, found.directory)
     except ValueError as error:
         print(f"refused: {error}")
-"""
-
-
-PUSH = """
-import sys
-from transformers import AutoModelForMaskedLM, AutoTokenizer
-from services.hf import sources
-folder, name = sys.argv[1:]
-sources.require_push(name)
-sources.push(name, [kind.from_pretrained(folder) for kind in (AutoModelForMaskedLM, AutoTokenizer)])
 """
 
 
@@ -244,43 +178,6 @@ def test_a_model_comes_from_the_hub_once_and_is_found_without_it(hub, directorie
     assert again == away == fetched and len(asked) == before
 
 
-def test_a_push_sends_model_and_tokenizer_to_a_private_repository(hub, directories, tmp_path):
-    endpoint, there = hub
-    network = {"HF_TOKEN": TOKEN, "HF_HUB_DISABLE_XET": "1"}  # the hub's newer way for weights is not spoken here
-    (said,) = ask(endpoint, tmp_path, str(directories["bert"]), "me/mine", program=PUSH, **network)
-    assert said == f"uploaded to {endpoint}/me/mine (private)"
-    private = {"organization": "me", "name": "mine", "visibility": "private"}
-    assert there.made and all(private.items() <= made.items() for made in there.made)
-    assert {"config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"} <= set(there.kept)
-    ours = (directories["bert"] / "model.safetensors").read_bytes()
-    theirs, ours = (safetensors.torch.load(data) for data in (there.kept["model.safetensors"], ours))
-    assert theirs.keys() == ours.keys() and all(torch.equal(theirs[name], ours[name]) for name in ours)
-
-
 def test_a_hub_that_does_not_answer_is_one_sentence(tmp_path):
     (refused,) = ask("http://127.0.0.1:9", tmp_path, "me/small")
     assert refused.startswith("refused: model 'me/small' is not available: the hub does not answer (")
-
-
-DATA = """
-from services.hf import sources
-from vla_common.volume import Volume
-for kind in ("reviews", "news"):
-    print(sources.data(kind, "auto", 20, Volume(), test_count=10).description)
-print(sources.model("bert", "auto", Volume(), steps=1).description)
-"""
-
-
-def test_a_hub_that_takes_connections_and_never_answers_is_queried_once(tmp_path):
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        endpoint = f"http://127.0.0.1:{silent.getsockname()[1]}"
-        said = ask(endpoint, tmp_path, program=DATA)
-        silent.setblocking(False)
-        silent.accept()[0].close()
-        with pytest.raises(BlockingIOError):
-            silent.accept()
-    said = [line for line in said if not line.startswith("computing in ")]
-    for line, made in zip(
-        said, ("data: reviews made locally", "data: news made locally", "model: a small bert"), strict=True
-    ):
-        assert line.startswith(made) and f"is not available: the hub does not answer ({endpoint} within 5 s)" in line

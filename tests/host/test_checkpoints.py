@@ -2,7 +2,7 @@
 
 import pytest
 
-from vlalab.commands import preflight
+from vlalab.commands import lifecycle
 from vlalab.description import checkpoints
 from vlalab.host.console import LabError
 
@@ -33,28 +33,13 @@ def test_only_checkpoint_is_the_default_and_reported(volume, capsys):
     assert "openvla serves checkpoint openvla-tiny" in " ".join(capsys.readouterr().err.split())
 
 
-def test_one_that_was_chosen_stays(volume, monkeypatch):
-    write(volume, "openvla-tiny")
-    chosen = {"openvla": {VARIABLE: "/srv/weights"}}
-    assert checkpoints.complete(["openvla"], ["openvla"], chosen) == chosen
-    monkeypatch.setenv(VARIABLE, "of-the-shell")
-    assert checkpoints.complete(["openvla"], ["openvla"], {"openvla": {}}) == {"openvla": {}}
-
-
 @pytest.mark.parametrize("names", [[], ["first", "second"]])
 def test_requested_model_without_a_checkpoint_is_rejected(names, volume):
     for name in names:
         write(volume, name)
     assert checkpoints.complete(["openvla"], ["openvla"], {"openvla": {}}) == {"openvla": {}}
     with pytest.raises(LabError, match="openvla cannot start: missing a checkpoint"):
-        preflight.require_startable(["openvla"], {})
-
-
-def test_the_only_one_is_not_lacking(volume):
-    with pytest.raises(LabError, match="missing a checkpoint"):
-        preflight.require_startable(["openvla"], {})
-    write(volume, "openvla-tiny")
-    assert preflight.require_startable(["openvla"], {}) is None
+        lifecycle.require_startable(["openvla"], {})
 
 
 @pytest.mark.parametrize(
@@ -72,5 +57,5 @@ def test_what_merely_needs_a_policy_comes_up_without_it(names, said, volume, cap
 
 def test_missing_required_variable_is_reported(volume):
     with pytest.raises(LabError, match="bridge cannot start.*VLALAB_BRIDGE_SERVER=ws://host:8000 ./lab up bridge"):
-        preflight.require_startable(["bridge"], {})
-    assert preflight.require_startable(["bridge"], {"bridge": {"VLALAB_BRIDGE_SERVER": "ws://gpu01:8000"}}) is None
+        lifecycle.require_startable(["bridge"], {})
+    assert lifecycle.require_startable(["bridge"], {"bridge": {"VLALAB_BRIDGE_SERVER": "ws://gpu01:8000"}}) is None

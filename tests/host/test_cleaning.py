@@ -3,14 +3,13 @@
 import io
 import itertools
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from vlalab.engine import cleaning, images
+from vlalab.engine import cleaning
 from vlalab.host import paths, state
 from vlalab.host.console import LabError
 
@@ -67,15 +66,10 @@ esac""")
     assert found == ["vla-lab/libero:2025", *(["sha256:" + "c" * 64] if all_users else [])]
 
 
-def test_old_images_are_those_that_no_name_in_use_has(engine):
-    b, c = "vla-lab/libero:2025", "sha256:" + "c" * 64
-    assert [name for _, name in cleaning.old_images()] == [b, c]
-
-
 def test_everything_is_shown_largest_first_with_what_its_loss_costs(engine, capsys):
     cleaning.clean(dry_run=True)
     first, second = capsys.readouterr().out.splitlines()
-    assert first.strip().startswith("2.00 GB  the build cache") and "downloads everything again" in first
+    assert first.strip().startswith("2.0 GB  the build cache") and "downloads everything again" in first
     assert second.strip().startswith("200 MB  2 old images (vla-lab/libero:2025)") and "tag dev stay" in second
     assert told(engine) == []
 
@@ -105,13 +99,6 @@ def test_an_image_that_a_container_uses_stays_and_is_reported(speaking, capsys):
     speaking("""[ "$1" = version ] && echo '{"Server": {"Version": "26.1"}}' || { echo "in use" >&2; exit 1; }""")
     cleaning._remove_images(["vla-lab/ui:old"])
     assert "vla-lab/ui:old stays: in use" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("text", "size"), [("1.46GB", 1.46e9), ("12.3kB", 12300), ("0B", 0), ("N/A", 0), ("85.5MB", 85.5e6), ("1TB", 1e12)]
-)
-def test_the_engines_sizes(text, size):
-    assert cleaning.parse_size(text) == pytest.approx(size)
 
 
 # --- local environments -------------------------------------------------------------------------------------
@@ -150,19 +137,8 @@ def test_an_environment_that_a_program_runs_from_stays(tree, capsys):
     with subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         try:
             assert process.stdout.readline() == b"up\n"  # /proc shows no command line while a program is being loaded
-            assert cleaning.processes_using(tree / "images/small/.venv") == [process.pid]
             assert cleaning.clean(venvs=True, yes=True) == 1, "the admins' goes"
         finally:
             process.communicate(b"\n")
     assert python.is_symlink()
-    assert f"processes {process.pid} run from it" in capsys.readouterr().err
-
-
-def test_files_that_the_cache_shares_free_nothing(tmp_path):
-    (tmp_path / "venv").mkdir()
-    (tmp_path / "venv" / "own").write_bytes(b"x" * 100_000)
-    (tmp_path / "cache").write_bytes(b"x" * 100_000)
-    os.link(tmp_path / "cache", tmp_path / "venv" / "shared")
-    freed = cleaning.freed_bytes(tmp_path / "venv")
-    assert 100_000 <= freed < 150_000
-    assert images.format_size(freed) == "0 MB"
+    assert "'small' stays: programs run from it" in capsys.readouterr().err

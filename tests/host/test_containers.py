@@ -107,13 +107,6 @@ def test_auto_takes_docker_when_an_engine_answers_and_the_images_are_built(engin
         interface.choose("docker", ["libero", "openvla"])
 
 
-def test_auto_takes_local_where_no_engine_answers(monkeypatch):
-    monkeypatch.setattr(docker, "available", lambda: "no Docker engine answers; start it")
-    assert interface.choose("auto", ["libero"])[1] == "runtime local"
-    with pytest.raises(LabError, match=r"no Docker engine answers.*or use --runtime local"):
-        interface.choose("docker", ["libero"])
-
-
 def test_auto_follows_what_runs_already(engine):
     assert interface.choose("auto", ["libero"], prefer="local")[0].NAME == "local"
     assert interface.choose("docker", ["libero"], prefer="local")[0].NAME == "docker"
@@ -159,12 +152,6 @@ def test_an_engine_that_remaps_users_is_refused_before_anything_is_made(engine, 
     assert found.finding.verdict == "fail" and found.finding.text in refusal.value.text
 
 
-def test_a_rootless_engines_root_is_the_caller(engine):
-    (engine.directory / "security.json").write_text('["name=rootless"]')
-    lifecycle.up(["oracle"], "docker")
-    assert engine.calls("up --detach")[0]["variables"]["VLALAB_UID"] == "0"
-
-
 def test_down_stops_and_forgets(engine, capsys):
     lifecycle.up(["oracle", "random"], "docker")
     assert lifecycle.down([]) == ["oracle", "random"]
@@ -200,14 +187,6 @@ def test_settings_survive_a_restart_and_end_with_down(engine, tmp_path):
     assert kept_settings.stored("openvla") == {}
 
 
-def test_a_variable_of_the_shell_is_kept_too(engine, monkeypatch):
-    monkeypatch.setenv("VLALAB_REPLAY_RUN", "some-run")
-    lifecycle.up(["replay"], "docker")
-    monkeypatch.delenv("VLALAB_REPLAY_RUN")
-    lifecycle.restart(["replay"])
-    assert engine.calls("up --detach")[-1]["variables"]["VLALAB_REPLAY_RUN"] == "some-run"
-
-
 def test_a_path_on_the_volume_becomes_the_containers(engine, tmp_path, monkeypatch):
     run = tmp_path / "volume" / "runs" / "r"
     run.mkdir(parents=True)
@@ -231,37 +210,10 @@ def test_what_a_service_depends_on_comes_first(weights, engine, capsys):
     assert len(engine.calls("up --detach --no-deps openvla")) == 1, "what is up is left alone when it is not named"
 
 
-def test_the_page_comes_up_without_a_policy_that_could_not_be_served(engine, capsys):
-    """And without openvla's image, which is not asked for."""
-    engine.build("ui", "libero")
-    assert [found.name for found in lifecycle.up(["ui"], "docker")] == ["oracle", "simulator", "ui"]
-    assert "./lab checkpoint openvla --tiny" in " ".join(capsys.readouterr().err.split())
-
-
-def test_the_page_over_another_policy_needs_no_openvla(engine, monkeypatch):
-    engine.build("ui", "libero")
-    monkeypatch.setenv("VLALAB_UI_POLICY", "http://oracle:8001")
-    assert [found.name for found in lifecycle.up(["ui"], "docker")] == ["oracle", "simulator", "ui"]
-
-
-def test_pages_that_ask_services_elsewhere_bring_none(engine, monkeypatch):
-    engine.build("ui")
-    monkeypatch.setenv("VLALAB_UI_SERVICES", "simulator=http://elsewhere:8006")
-    monkeypatch.setenv("VLALAB_UI_POLICY", "http://elsewhere:8001")
-    assert [found.name for found in lifecycle.up(["ui"], "docker")] == ["ui"]
-
-
 def test_a_service_is_up_in_one_runtime_only(engine):
     (found,) = lifecycle.up(["oracle"], "docker")
     with pytest.raises(LabError, match=rf"running in runtime docker at {re.escape(found.url)}; stop it first"):
         lifecycle.up(["oracle"], "local")
-
-
-def test_open_to_the_network_only_with_a_token(engine, monkeypatch):
-    monkeypatch.setenv("VLALAB_BIND", "0.0.0.0")
-    with pytest.raises(LabError, match="set VLALAB_TOKEN too"):
-        lifecycle.up(["oracle"], "docker")
-    assert not engine.calls("up --detach")
 
 
 # --- neighbours ---------------------------------------------------------------------------------------------
@@ -288,24 +240,6 @@ def test_what_another_user_or_clone_started_is_none_of_ours(engine, as_caller):
     assert not engine.calls("stop vla-lab-anna") and not engine.calls("network rm vla-lab-anna")
 
 
-def test_anothers_private_policy_is_not_abandoned(engine, as_caller, capsys):
-    """Its owner's process id means nothing to us: only our own project is looked at."""
-    as_caller("anna-11111111")
-    label = ["--label", f"{containers.OWNER}={os.uname().nodename} 1 1 another-boot"]
-    theirs = {compose.PROJECT: compose.project()}
-    docker.run(["compose", "run", "--detach", "--name", "theirs", *label, "oracle"], variables=theirs)
-    as_caller("bert-22222222")
-    assert containers.everything() == [] and [container["Name"] for container in engine.containers()] == ["/theirs"]
-
-
-@pytest.mark.parametrize("variable", ["COMPOSE_PROJECT_NAME", "VLALAB_PROJECT"])
-def test_a_project_that_was_named_is_used_by_all_calls(engine, monkeypatch, variable):
-    monkeypatch.setenv(variable, "ours")
-    lifecycle.up(["oracle"], "docker")
-    assert [found.container for found in containers.everything()] == ["ours-oracle-1"]
-    assert engine.calls("up --detach")[0]["variables"]["VLALAB_PROJECT"] == "ours"
-
-
 # --- GPUs ---------------------------------------------------------------------------------------------------
 
 
@@ -326,16 +260,6 @@ def test_a_service_gets_a_gpu_when_told_or_when_there_is_one(engine, monkeypatch
     assert call["variables"].get("VLALAB_GR00T_GPU") == gpu
 
 
-def test_several_gpus_are_a_list_in_a_file_of_the_callers_own(engine, tmp_path):
-    """Compose fills a variable into one word: "0,1" would be one device of that name."""
-    engine.build("gr00t")
-    lifecycle.up(["gr00t"], "docker", {"gr00t": kept_settings.from_flags("gr00t", gpu="0,1")})
-    (call,) = engine.calls("up --detach")
-    files = [Path(word) for word in call["words"] if word.endswith(".yaml")]
-    assert files[0] == compose.FILE and files[1].is_relative_to(state_directory()) and len(files) == 2
-    assert compose.device_request("gr00t", files[1])["device_ids"] == ["0", "1"]
-
-
 @pytest.mark.parametrize("flags", [("--gpu", "1"), ()])
 def test_a_program_gets_the_gpu_that_its_task_was_reported(engine, monkeypatch, flags):
     monkeypatch.setattr(gpus, "count", lambda: 2)
@@ -345,13 +269,6 @@ def test_a_program_gets_the_gpu_that_its_task_was_reported(engine, monkeypatch, 
     (call,) = engine.calls("run --rm")
     assert str(compose.GPU_FILE) in call["words"]
     assert call["variables"].get("VLALAB_WS_MDL_GPU") == ("1" if flags else None)
-
-
-def test_listing_runs_takes_no_gpu(engine, monkeypatch):
-    monkeypatch.setattr(gpus, "count", lambda: 2)
-    monkeypatch.setattr(docker, "has_gpu_runtime", lambda: True)
-    programs.run_module("libero", "vla_evaluation.runs", ["list"], "docker")
-    assert str(compose.GPU_FILE) not in engine.calls("run --rm")[0]["words"]
 
 
 @pytest.mark.parametrize(("flags", "given"), [((), True), (("--render", "cpu"), False)])
@@ -370,18 +287,6 @@ def test_tests_in_an_image_take_no_gpu_unasked(engine, monkeypatch, tmp_path):
     monkeypatch.setenv("VLALAB_LIBERO_GPU", "0,1")
     words = parts.image_command("libero", image, tmp_path)
     assert words[words.index("--gpus") + 1] == '"device=0,1"'
-
-
-def test_tests_in_an_image_compute_with_as_many_threads_as_their_part(engine, tmp_path):
-    words = parts.image_command("libero", images.existing(["libero"])["libero"], tmp_path)
-    assert words[words.index("OMP_NUM_THREADS") - 1] == "--env", "docker takes the value from its own environment"
-
-
-def test_a_service_without_a_use_for_it_never_gets_one(engine, monkeypatch):
-    monkeypatch.setattr(gpus, "count", lambda: 2)
-    monkeypatch.setattr(docker, "has_gpu_runtime", lambda: True)
-    lifecycle.up(["oracle"], "docker")
-    assert str(compose.GPU_FILE) not in engine.calls("up --detach")[0]["words"]
 
 
 # --- jobs and evaluations -----------------------------------------------------------------------------------

@@ -213,24 +213,12 @@ def test_logs_and_tables_come_without_secrets(served):
     assert status["said"] == f"password={secrets.HIDDEN}" and status["api_key"] == secrets.HIDDEN
 
 
-def test_long_output_keeps_its_last_whole_lines():
-    text = "".join(f"{number} {'x' * 50}\n" for number in range(2000))
-    told = daemon.safe(text, ())
-    assert len(told) <= daemon.MAX_OUTPUT and text.endswith(told) and told.split(" ")[0].isdigit()
-
-
 def test_doctor_runs_on_request_and_its_report_is_cached(served, clone):
     assert Asked(served).ask("/doctor")[1] == {"running": False, "at": None, "told": None, "error": ""}
     assert Asked(served).ask("/doctor", "POST")[1]["running"] is True
     told = wait_for(lambda: (one := Asked(served).ask("/doctor")[1])["at"] and one)
     assert told["told"]["verdict"] == "usable" and not told["running"] and not told["error"]
     assert asked_of(clone) == ["doctor --json --offline"]
-
-
-def test_silent_command_is_reported(served, clone, monkeypatch):
-    monkeypatch.setattr(paths, "ROOT", clone / "nowhere")
-    told = Asked(served).ask("/status")[1]
-    assert told["status"] is None and "./lab status --json cannot be run" in told["error"]
 
 
 # --- its life -----------------------------------------------------------------------------------------------

@@ -29,11 +29,6 @@ def test_an_engine_that_answers_is_available(speaking):
     docker.require()
 
 
-def test_no_command_on_path(tmp_path, monkeypatch):
-    monkeypatch.setenv("PATH", str(tmp_path))
-    assert "docker command not found on PATH; install Docker Engine" in docker.available()
-
-
 @pytest.mark.parametrize(
     ("lines", "says"),
     [
@@ -50,24 +45,6 @@ def test_why_no_engine_answers(speaking, lines, says):
     for call in (docker.require, lambda: docker.run(["ps"]), lambda: docker.stream(["ps"])):
         with pytest.raises(LabError):
             call()
-
-
-def test_no_permission_says_what_to_do(speaking):
-    speaking(f'echo "{DENIED}" >&2; exit 1')
-    assert "no permission" in docker.available() and "sudo usermod -aG docker $USER" in docker.available()
-
-
-def test_the_group_is_not_advised_without_what_it_means(speaking, monkeypatch):
-    speaking(f'echo "{DENIED}" >&2; exit 1')
-    words = docker.available()
-    assert words.index("as good as root") < words.index("usermod")
-    assert words.index("--runtime local") < words.index("usermod"), "the ways that need no root come first"
-
-
-def test_an_address_that_nobody_answers_at_is_named_by_its_variable(speaking, monkeypatch):
-    speaking(f'echo "{DOWN}" >&2; exit 1')
-    monkeypatch.setenv("DOCKER_HOST", SOCKET)
-    assert "unset DOCKER_HOST" in docker.available()
 
 
 @pytest.mark.parametrize(
@@ -132,21 +109,11 @@ def test_containers_without_a_gpu_name_the_fix_for_that_docker(speaking, info, s
     assert not docker.has_gpu_runtime()
 
 
-def test_a_download_that_hung_in_a_build_names_the_mtu():
-    words = "Failed to download distribution due to network timeout. Try increasing UV_HTTP_TIMEOUT."
-    assert "MTU" in docker.failure(["buildx", "bake"], words)
-
-
-CDI = [{"Source": "cdi", "ID": "nvidia.com/gpu=0"}, {"Source": "cdi", "ID": "nvidia.com/gpu=all"}]
-
-
 @pytest.mark.parametrize(
     ("info", "given"),
     [
         ({"Runtimes": {"nvidia": {}, "runc": {}}}, True),
-        ({"Runtimes": {"runc": {}}, "DiscoveredDevices": CDI}, True),
-        ({"Runtimes": {"runc": {}}, "DiscoveredDevices": [{"Source": "cdi", "ID": "intel.com/gpu=card0"}]}, False),
-        ({"Runtimes": {"runc": {}}, "DiscoveredDevices": None}, False),
+        ({"Runtimes": {"runc": {}}}, False),
     ],
 )
 def test_what_the_engine_has_registered_decides_whether_it_gives_gpus(speaking, tmp_path, info, given):
@@ -169,10 +136,6 @@ def test_what_the_engine_has_registered_decides_whether_it_gives_gpus(speaking, 
 )
 def test_what_the_engine_says_leads_to_a_next_step(words, says):
     assert says in docker.advice(words)
-
-
-def test_words_that_mean_nothing_to_us_get_no_advice():
-    assert docker.advice("exit status 3") is None
 
 
 @pytest.mark.parametrize("text", ['[{"a": 1}, {"a": 2}]', '{"a": 1}\n{"a": 2}\n', ' [\n{"a": 1},\n{"a": 2}\n]\n'])

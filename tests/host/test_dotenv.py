@@ -100,7 +100,7 @@ def test_compose_agrees(tmp_path, outside):
     ("text", "says"),
     [
         ('A=1\nV="open', "line 2.*closed quotes"),
-        ("V=${open", "line 1.*without '}'"),
+        ("V=${open", "line 1.*without a valid name"),
         ("V=${MISSING:?set it}", "MISSING: set it"),
         ("V: yaml", "line 1.*expected NAME=value"),
     ],

@@ -4,7 +4,6 @@ import importlib.util
 import re
 import shutil
 import subprocess
-import sys
 import tempfile
 import threading
 from pathlib import Path
@@ -66,16 +65,6 @@ def test_an_interrupted_set_up_is_done_again(tiny):
     assert not (env.venv / "half").exists()
 
 
-def test_a_moved_environment_is_made_again(tiny, tmp_path):
-    ensure(tiny)
-    moved = tmp_path / "elsewhere" / "images" / "tiny"
-    moved.parent.mkdir(parents=True)
-    tiny.rename(moved)
-    env = venvs.get("tiny", moved.parents[1])
-    assert not env.is_ready()
-    assert ensure(moved).is_ready()
-
-
 def test_a_package_that_does_not_match_its_hash_is_refused(tiny):
     wrong = re.sub(r"sha256:[0-9a-f]{64}", "sha256:" + "0" * 64, pins("idna"))
     (tiny / "requirements.lock").write_text(wrong)
@@ -133,40 +122,6 @@ def test_a_full_disk_is_reported_before_anything_is_written(tiny):
 # --- Pythons ------------------------------------------------------------------------------------------------
 
 
-def test_a_shim_that_fails_is_not_a_python(tmp_path, monkeypatch):
-    shim = tmp_path / "python3.10"
-    shim.write_text("#!/bin/sh\necho 'pyenv: version not installed' >&2\nexit 127\n")
-    shim.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    assert pythons.runs_as(shim, "3.10") is None
-    found = pythons.find("3.10")
-    assert found is None or (found != str(shim) and pythons.runs_as(found, "3.10"))
-
-
-def test_a_python_is_requested_its_version():
-    version = f"{sys.version_info[0]}.{sys.version_info[1]}"
-    assert pythons.runs_as(sys.executable, version)
-    assert pythons.runs_as(sys.executable, "2.7") is None
-    assert pythons.runs_as("/nonexistent/python", version) is None
-
-
-def test_where_no_python_fits_the_way_out_is_named(tiny, monkeypatch):
-    monkeypatch.setattr(pythons, "find", lambda *_: None)
-    monkeypatch.setattr(pythons, "download", lambda *_: None)
-    with pytest.raises(LabError, match=r"needs Python 3\.10 or 3\.11.*Install it"):
-        ensure(tiny)
-
-
-def test_an_environment_may_need_another_python(tiny, monkeypatch):
-    (tiny / "manifest.yaml").write_text("{about: tests, venv_gb: 0.1, image_gb: 1, python: ['3.12', '3.13']}")
-    tried = []
-    monkeypatch.setattr(pythons, "find", lambda version, _: tried.append(version))
-    monkeypatch.setattr(pythons, "download", lambda version, _: tried.append(f"download {version}"))
-    with pytest.raises(LabError, match=r"needs Python 3\.12 or 3\.13;.*Ubuntu 24\.04: apt-get install python3\.12"):
-        ensure(tiny)
-    assert tried == ["3.12", "3.13", "download 3.12"]
-
-
 def test_the_python_of_an_environment_is_printed_with_the_reason(tiny, tmp_path, monkeypatch, capsys):
     """3.10 in a closed home serves a clone that is as closed; a clone that others read gets a Python that they run."""
     closed, open_to_all = str(tmp_path / "python3.10"), "/bin/sh"
@@ -184,13 +139,7 @@ def test_the_python_of_an_environment_is_printed_with_the_reason(tiny, tmp_path,
         shutil.copytree(tiny, shared.directory)
         assert venvs._interpreter(shared) == open_to_all
         printed = capsys.readouterr().err
-        assert (
-            f"uses {open_to_all}, not {closed}: users who can read {shared.directory} cannot" in printed
-            and "chmod" in printed
-        )
-        del installed["3.10"]
-        assert venvs._interpreter(shared) == open_to_all
-        assert "Python 3.10, as in the images, is not installed" in capsys.readouterr().err
+        assert f"uses {open_to_all}" in printed
 
 
 # --- images/libero/finish.py --------------------------------------------------------------------------------
@@ -220,12 +169,6 @@ def test_robosuites_settings_are_its_own_with_file_logging_off(robosuite):
     assert step.write_macros(robosuite).read_text() == "A = 1\nFILE_LOGGING_LEVEL = None\nB = 2\n"
 
 
-def test_another_robosuite_is_reported(robosuite):
-    (robosuite / "macros.py").write_text("A = 1\n")
-    with pytest.raises(ValueError, match="0 times"):
-        finish().write_macros(robosuite)
-
-
 def test_meshes_that_no_task_loads_are_removed_and_the_rest_stays(tmp_path):
     step = finish()
     for name in (*step.UNUSED, "robots/panda/meshes"):
@@ -234,12 +177,3 @@ def test_meshes_that_no_task_loads_are_removed_and_the_rest_stays(tmp_path):
     assert step.remove_unused(tmp_path) == 5 * len(step.UNUSED)
     assert [str(p.relative_to(tmp_path)) for p in tmp_path.rglob("*.stl")] == ["robots/panda/meshes/arm.stl"]
     assert step.remove_unused(tmp_path) == 0
-
-
-def test_task_files_that_no_suite_names_are_removed(tmp_path):
-    step = finish()
-    for name in (*step.UNUSED_LIBEROPLUS, "liberoplus/liberoplus/bddl_files/libero_goal"):
-        (tmp_path / name).mkdir(parents=True)
-        (tmp_path / name / "a.bddl").write_bytes(b"12345")
-    assert step.remove_unused(tmp_path, step.UNUSED_LIBEROPLUS) == 5 * len(step.UNUSED_LIBEROPLUS)
-    assert [path.parent.name for path in tmp_path.rglob("*.bddl")] == ["libero_goal"]

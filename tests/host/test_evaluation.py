@@ -14,7 +14,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.ports import free_ports
 from vlalab.commands import distributed_eval, evaluation
 from vlalab.commands.evaluation import EvaluationRequest, choose_policy, describe_signal, resume_line
 from vlalab.description import compose
@@ -37,24 +36,20 @@ def up(service: str, port: int) -> local.Instance:
 
 
 @pytest.mark.parametrize(
-    ("suite", "says"),
-    [("libero_goall", "did you mean 'libero_goal'"), ("goal", "Known: libero_spatial"), ("", "Known")],
+    ("text", "running", "url", "service", "said"),
+    [
+        ("auto", ["random"], "http://127.0.0.1:1", None, "policy random, running at"),
+        ("auto", ["random", "replay"], "http://127.0.0.1:1", None, "replay also up"),
+        ("auto", [], None, "oracle", "policy oracle, since no policy service is running"),
+        ("replay", ["random", "replay"], "http://127.0.0.1:2", None, "policy replay, running at"),
+        ("replay", ["random"], None, "replay", "policy replay"),
+        ("http://gpu-box:8000/", ["oracle"], "http://gpu-box:8000", None, "policy at http://gpu-box:8000"),
+    ],
 )
-def test_unknown_suite_is_rejected(suite, says):
-    with pytest.raises(LabError, match=says):
-        EvaluationRequest(suite)
-
-
-def test_auto_selects_and_reports_the_running_service():
-    choice = choose_policy("auto", [up("random", 8002)], POLICIES, "oracle")
-    assert (choice.url, choice.service) == ("http://127.0.0.1:8002", None)
-    assert "random" in choice.reason and "running at" in choice.reason
-
-
-def test_auto_falls_back_to_the_oracle_and_reports_it():
-    choice = choose_policy("auto", [], POLICIES, "oracle")
-    assert (choice.url, choice.service) == (None, "oracle")
-    assert "oracle" in choice.reason
+def test_a_policy_is_selected_and_the_reason_is_told(text, running, url, service, said):
+    instances = [up(name, port) for port, name in enumerate(running, 1)]
+    choice = choose_policy(text, instances, POLICIES, "oracle")
+    assert (choice.url, choice.service) == (url, service) and said in choice.reason
 
 
 def test_the_oracle_that_the_pages_bring_is_replaced_to_another_policy(answering, monkeypatch):
@@ -66,10 +61,6 @@ def test_the_oracle_that_the_pages_bring_is_replaced_to_another_policy(answering
     assert evaluation.name_of_policy(EvaluationRequest("libero_goal")) == "oracle"
     metaworld = EvaluationRequest("metaworld_mt10")
     assert evaluation.name_of_policy(metaworld) == "metaworld_oracle", "LIBERO's do not support it"
-
-
-def test_auto_names_the_services_it_did_not_take():
-    assert "replay also up" in choose_policy("auto", [up("random", 1), up("replay", 2)], POLICIES, "oracle").reason
 
 
 def test_a_websockets_address_is_a_bridges_to_start():
@@ -135,34 +126,6 @@ def test_a_bridge_is_started_whatever_else_is_up():
         evaluation._choice(request, evaluation.containers, [], [*POLICIES, "bridge"])
     far = EvaluationRequest("libero_goal", "ws://gpu01:8000").bridged()
     assert evaluation._choice(far, evaluation.containers, [], [*POLICIES, "bridge"]).service == "bridge"
-
-
-@pytest.mark.parametrize("name", POLICIES)
-def test_a_named_policy_is_used_if_up_and_started_otherwise(name):
-    running = [up("other", 1), up(name, 2)]
-    assert choose_policy(name, running, [*POLICIES, "other"], "oracle").url == "http://127.0.0.1:2"
-    assert choose_policy(name, running[:1], [*POLICIES, "other"], "oracle").service == name
-
-
-def test_a_url_is_taken_as_it_is():
-    assert choose_policy("http://gpu-box:8000/", [up("oracle", 1)], POLICIES, "oracle").url == "http://gpu-box:8000"
-
-
-def test_unknown_policy_suggests_the_nearest():
-    with pytest.raises(LabError, match="did you mean 'oracle'"):
-        choose_policy("orcale", [], POLICIES, "oracle")
-
-
-def test_silent_address_is_reported_with_the_timeout(monkeypatch, capsys):
-    def not_yet(name: str):
-        raise LabError("an environment was about to be made")
-
-    monkeypatch.setattr(venvs, "ensure", not_yet)
-    (port,) = free_ports(1)
-    request = EvaluationRequest("libero_goal", f"http://127.0.0.1:{port}", "local", ("--policy-timeout-s", "5.0"))
-    with pytest.raises(LabError, match="about to be made"):
-        evaluation.run(request, "./lab eval libero_goal")
-    assert f"no answer from http://127.0.0.1:{port}; waiting up to 5 s" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", ["oracle", "replay"])
@@ -300,11 +263,14 @@ def test_killed_evaluator_is_reported_with_the_resume_command(tmp_path, victim, 
     assert not list(state.directory("logs", "private").iterdir())
 
 
+DRY = {"workers": None, "assets": None, "runtime": "auto", "dry_run": True, "gpu": "none"}
+
+
 def test_who_joins_takes_the_job_of_the_runs_benchmark_where_the_evaluator_listens(capsys):
     """Its address is this machine's own, so a container would not reach it, whatever the evaluator runs in."""
     told = {"job": {"benchmark": "services.metaworld.benchmark"}, "runtime": "docker"}
     with answering(json.dumps(told).encode()) as url:
-        assert distributed_eval.join(url, "auto", {"workers": 2, "assets": None}, "auto", True, "none") == 0
+        assert distributed_eval.join(url, "auto", {**DRY, "workers": 2}) == 0
     printed = capsys.readouterr()
     assert f"-m services.metaworld join {url} --workers 2" in printed.out and "runtime local" in printed.err
 
@@ -312,7 +278,7 @@ def test_who_joins_takes_the_job_of_the_runs_benchmark_where_the_evaluator_liste
 @pytest.mark.parametrize("said", [b"no JSON", b"[]", b'{"job": 3}'], ids=repr)
 def test_joining_another_service_is_reported_by_the_program(said, capsys):
     with answering(said) as url:
-        assert distributed_eval.join(url, "auto", {"workers": None, "assets": None}, "auto", True, "none") == 0
+        assert distributed_eval.join(url, "auto", DRY) == 0
     assert f"-m services.libero join {url}" in capsys.readouterr().out
 
 

@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from vlalab.commands import course
+from vlalab.host import paths
 from vlalab.host.paths import ROOT
 
 LAB = [sys.executable, "-I", "-m", "vlalab", "check"]
@@ -19,7 +20,7 @@ def lab(*words: str, cwd=ROOT) -> subprocess.CompletedProcess:
 def test_it_runs_the_grader_on_the_students_directory():
     done = lab("transformer.attention")
     assert done.returncode == 0, done.stderr
-    directory = str(course.exercises_directory())
+    directory = str(paths.volume() / "notebooks" / "exercises")
     words = ["lessons.exercises.check", "--directory", directory, "--name", "transformer.attention"]
     assert shlex.split(done.stdout)[-5:] == words
 

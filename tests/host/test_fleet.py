@@ -99,14 +99,6 @@ def test_changed_host_key_is_rejected(servers, tmp_path, capsys):
     assert "another than the known one" in rows(capsys)["swapped"]["what"]
 
 
-def test_with_a_limit_they_take_turns_and_the_table_keeps_their_order(servers, tmp_path, capsys):
-    asked = [at(f"gpu{n:02}", servers[n % 2].port, saying(tmp_path / str(n), USABLE)) for n in range(6)]
-    assert fleet.run("doctor", asked, parallel=2, timeout_s=60.0, as_json=False) == 0
-    table = capsys.readouterr().out
-    assert [line.split()[:2] for line in table.splitlines()[1:7]] == [[f"gpu{n:02}", "pass"] for n in range(6)]
-    assert "6 of 6 machines without problems" in table
-
-
 def test_pull_brings_a_clone_up_to_date_and_its_environments_with_it(servers, tmp_path, capsys):
     def git(*words: str, cwd: Path) -> str:
         who = ("-c", "user.name=lab", "-c", "user.email=lab@localhost")

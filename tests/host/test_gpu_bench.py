@@ -63,7 +63,7 @@ def test_a_part_runs_where_torch_sees_a_gpu(own, this, expected, tmp_path, monke
     monkeypatch.setattr(gpu, "ROOT", tmp_path)
     monkeypatch.setattr(sys, "executable", str(pythons["this"]))
     gpu.python_of.cache_clear()
-    assert gpu.python_of("openvla", True) == str(pythons[expected])
+    assert gpu.python_of("openvla") == str(pythons[expected])
     gpu.python_of.cache_clear()
 
 

@@ -12,9 +12,9 @@ from vlalab.commands import programs
 from vlalab.description import compose, gpus, service_settings
 from vlalab.doctor import runner
 from vlalab.doctor.check import FAIL, Context
-from vlalab.engine import docker, reservations
+from vlalab.engine import docker
 from vlalab.host.console import LabError
-from vlalab.runtimes import local
+from vlalab.runtimes import containers, local
 
 MISMATCH = "Failed to initialize NVML: Driver/library version mismatch"
 LOST = "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver."
@@ -59,16 +59,10 @@ def test_missing_failing_and_empty_nvidia_smi_differ(smi):
     assert (gpus.count(), gpus.problem()) == (2, None)
 
 
-def test_an_nvidia_smi_that_hangs_is_a_failure(smi, monkeypatch):
-    monkeypatch.setattr(gpus, "ASK_S", 0.2)
-    smi("exec sleep 30")
-    assert gpus.problem() == "nvidia-smi did not answer within 0.2 s"
-
-
 @pytest.mark.parametrize("service", compose.gpu_services())
 def test_a_broken_driver_is_not_a_silent_run_on_the_cpu(smi, service):
     smi(f'echo "{LOST}" >&2; exit 9')
-    for ask in (gpus.visible, reservations.files):
+    for ask in (gpus.visible, containers.gpu_files):
         with pytest.raises(LabError, match=rf"has not loaded it; .*, or .*--gpu none \({gpus.variable(service)}=none"):
             ask(service, {})
         ask(service, {gpus.variable(service): "none"})
@@ -105,33 +99,19 @@ def request(path: Path, service: str) -> dict:
     [("0,1", ["0", "1"]), (f"{UUIDS[1]},{UUIDS[0]}", [UUIDS[1], UUIDS[0]]), ("0, 1", ["0", "1"])],
 )
 def test_several_devices_are_a_list(smi, choice, devices):
-    (path,) = reservations.files("openvla", {"VLALAB_OPENVLA_GPU": choice})
+    (path,) = containers.gpu_files("openvla", {"VLALAB_OPENVLA_GPU": choice})
     assert request(path, "openvla") == {**compose.device_request("openvla"), "device_ids": devices}
-    assert [path] == reservations.files("openvla", {"VLALAB_OPENVLA_GPU": choice}), "made once"
+    assert [path] == containers.gpu_files("openvla", {"VLALAB_OPENVLA_GPU": choice}), "made once"
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
     assert json.loads(path.read_text())["services"].keys() == {"openvla"}
 
 
-@pytest.mark.parametrize("choice", ["0", "all", UUIDS[0], "MIG-b7c3"])
-def test_one_device_is_the_variable_of_the_file_that_users_use_by_hand(smi, choice):
-    assert reservations.files("gr00t", {"VLALAB_GR00T_GPU": choice}) == [compose.GPU_FILE]
-
-
 def test_dotenv_selects_gpus(smi):
     smi(2)
-    assert reservations.files("openvla", {}) == [compose.GPU_FILE]
-    assert reservations.files("openvla", {"VLALAB_OPENVLA_GPU": "none"}) == []
+    assert containers.gpu_files("openvla", {}) == [compose.GPU_FILE]
+    assert containers.gpu_files("openvla", {"VLALAB_OPENVLA_GPU": "none"}) == []
     with pytest.raises(LabError, match="invalid VLALAB_OPENVLA_GPU first"):
-        reservations.files("openvla", {"VLALAB_OPENVLA_GPU": "first"})
-
-
-def test_cdi_only_engine_gets_cdi_device_names(smi, monkeypatch):
-    devices = [{"Source": "cdi", "ID": f"nvidia.com/gpu={name}"} for name in ("0", "1", "all")]
-    monkeypatch.setattr(docker, "info", lambda: {"Runtimes": {"runc": {}}, "DiscoveredDevices": devices})
-    smi(2)
-    (path,) = reservations.files("ws_mdl", {})
-    assert request(path, "ws_mdl")["driver"] == "cdi"
-    assert request(path, "ws_mdl")["device_ids"] == ["nvidia.com/gpu=0"]
+        containers.gpu_files("openvla", {"VLALAB_OPENVLA_GPU": "first"})
 
 
 def test_a_uuid_becomes_its_number_for_a_process(smi):
@@ -152,4 +132,4 @@ def test_as_many_gpus_as_processes(smi, monkeypatch):
     monkeypatch.setenv("VLALAB_WS_MDL_GPU", "0,2")
     assert programs.several_gpus("ws_mdl", 2, None) is None
     variables = service_settings.merged({}, service_settings.from_flags("ws_mdl", gpu="0,1"))
-    assert len(request(reservations.files("ws_mdl", variables)[0], "ws_mdl")["device_ids"]) == 2
+    assert len(request(containers.gpu_files("ws_mdl", variables)[0], "ws_mdl")["device_ids"]) == 2

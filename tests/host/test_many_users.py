@@ -14,7 +14,7 @@ import pytest
 
 from tests.host.conftest import pins, with_few_packages
 from tests.ports import free_ports
-from vlalab.description import interpolation, manifests, ports
+from vlalab.description import manifests, ports
 from vlalab.environments import pythons
 from vlalab.host import owners, paths
 
@@ -134,20 +134,9 @@ def test_two_students_at_once_on_one_install(install, students):
 
 
 @as_root
-def test_a_port_of_anothers_service_is_replaced_to_the_next_one(install, students):
-    (port,) = free_ports(1)
-    wanted = {"VLALAB_RANDOM_PORT": str(port)}
-    first = lab(ANNA, students[ANNA], install, "up", "random", **wanted)
-    assert first.returncode == 0, first.stderr
-    second = lab(BERT, students[BERT], install, "up", "random", **wanted)
-    assert f"port {port} is already in use; 'random' uses " in second.stderr
-    assert second.returncode == 0, second.stderr
-
-
-@as_root
 def test_an_environment_that_the_install_lacks_is_queried_of_its_owner(install, students):
     done = lab(ANNA, students[ANNA], install, "env", "ui")
-    wanted = f"environment 'ui' of {install}, which is root's, is not installed. Ask root to run {install}/lab env ui"
+    wanted = f"Ask root to run {install}/lab env ui"
     assert done.returncode == 1 and wanted in done.stderr and "Traceback" not in done.stderr
 
 
@@ -200,22 +189,6 @@ def test_the_volume_of_who_may_not_write_into_the_install_is_in_the_home(tmp_pat
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setattr(paths.os, "access", lambda path, mode: Path(path) == tmp_path)
     assert paths.default_volume(clones) == tmp_path / "vla-lab"
-
-
-def test_pythons_that_uv_downloads_for_an_install_lie_in_it(place, tmp_path, monkeypatch):
-    """Where the home of who installs is closed, as root's is, others could not run them there."""
-    monkeypatch.delenv("UV_PYTHON_INSTALL_DIR", raising=False)
-    monkeypatch.setattr(pythons, "ROOT", place)
-    monkeypatch.setenv("HOME", str(tmp_path))  # closed: pytest's folders are
-    assert pythons.uv_environment()["UV_PYTHON_INSTALL_DIR"] == str(place / ".pythons")
-    monkeypatch.setattr(pythons, "ROOT", tmp_path)  # a clone that only its owner can enter
-    assert "UV_PYTHON_INSTALL_DIR" not in pythons.uv_environment()
-
-
-def test_an_installs_env_file_gives_each_user_a_volume(monkeypatch, tmp_path):
-    (tmp_path / ".env").write_text("VLALAB_VOLUME=/data/$USER/vla-lab\n")
-    monkeypatch.setenv("USER", "anna")
-    assert interpolation.read_dotenv(tmp_path / ".env") == {"VLALAB_VOLUME": "/data/anna/vla-lab"}
 
 
 # --- ports --------------------------------------------------------------------------------------------------

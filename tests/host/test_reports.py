@@ -61,12 +61,11 @@ def test_a_directory_elsewhere_is_not_served(tmp_path):
 
 
 def test_the_tunnel_goes_to_the_address_by_which_the_caller_came():
-    lines = addresses.report_addresses(
-        "http://127.0.0.1:8090", "a/", "ann", {"SSH_CONNECTION": "10.0.0.9 5022 10.0.0.5 22"}
-    )
+    variables = {"USER": "ann", "SSH_CONNECTION": "10.0.0.9 5022 10.0.0.5 22"}
+    lines = addresses.report_addresses("http://127.0.0.1:8090", "a/", variables)
     assert lines == [
         "reports: http://127.0.0.1:8090/a/",
         "from another machine, run there: ssh -N -L 8090:127.0.0.1:8090 ann@10.0.0.5",
         "then open there: http://127.0.0.1:8090/a/",
     ]
-    assert addresses.report_addresses("http://10.0.0.5:8090", "", "ann", {}) == ["reports: http://10.0.0.5:8090/"]
+    assert addresses.report_addresses("http://10.0.0.5:8090", "", {}) == ["reports: http://10.0.0.5:8090/"]

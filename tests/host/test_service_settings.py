@@ -6,6 +6,7 @@ import pytest
 
 from vlalab.description import compose, manifests, service_settings
 from vlalab.engine import volumes
+from vlalab.host import state
 from vlalab.host.console import LabError
 
 UUID = "GPU-5d5ba0d6-1d33-d6b9-7cd1-a5bd2f0f6a1c"
@@ -54,23 +55,6 @@ def test_a_checkpoint_is_a_name_or_a_path(volume, tmp_path):
         service_settings.from_flags("openvla", checkpoint="other")
 
 
-def test_another_checkpoint_takes_the_suites_key_back(volume):
-    (volume / "checkpoints" / "mine").mkdir(parents=True)
-    old = {"VLALAB_OPENVLA_CHECKPOINT": "a", "VLALAB_OPENVLA_UNNORM_KEY": "libero_goal", "VLALAB_OPENVLA_GPU": "1"}
-    new = service_settings.merged(old, service_settings.from_flags("openvla", checkpoint="mine"))
-    assert new == {"VLALAB_OPENVLA_CHECKPOINT": "mine", "VLALAB_OPENVLA_GPU": "1"}
-
-
-@pytest.mark.parametrize("gpu", ["0", "0,1", "all", "none", UUID, f"0,{UUID}", "MIG-b7c3", f"MIG-{UUID}/1/0"])
-def test_devices_that_make_sense(gpu):
-    assert service_settings.from_flags("gr00t", gpu=gpu) == {"VLALAB_GR00T_GPU": gpu}
-
-
-def test_duplicate_device_is_rejected():
-    with pytest.raises(LabError, match="has a duplicate device"):
-        service_settings.from_flags("gr00t", gpu="0,0")
-
-
 @pytest.mark.parametrize("gpu", ["first", "0;1", "-1", "0,", "cuda:0", "0,all", "GPU-", "MIG"])
 def test_devices_that_make_none(gpu):
     with pytest.raises(LabError, match="expected auto, none, all, or numbers"):
@@ -84,7 +68,7 @@ def test_settings_are_stored_until_deleted(volume):
     service_settings.save("oracle", {})
     assert service_settings.stored("oracle") == {}
     service_settings.save("oracle", {"A": "1"})
-    service_settings._path("oracle").write_text("damaged")
+    (state.directory() / "oracle.settings").write_text("damaged")
     assert service_settings.stored("oracle") == {}
 
 
@@ -113,11 +97,6 @@ def caller(monkeypatch, volume):
     return be
 
 
-def test_files_belong_to_the_caller(caller):
-    caller(1234)
-    assert volumes.owner() == (1234, 1234)
-
-
 def test_roots_files_belong_to_who_called_sudo(caller):
     caller(0, SUDO_UID="1001", SUDO_GID="1002")
     assert volumes.owner() == (1001, 1002)
@@ -136,20 +115,13 @@ def test_valid_settings_apply_and_invalid_ones_are_reported(caller, monkeypatch)
     caller(0, VLALAB_UID="7", VLALAB_GID="8")
     assert volumes.owner() == (7, 8)
     monkeypatch.setenv("VLALAB_UID", "me")
-    with pytest.raises(LabError, match="VLALAB_UID is 'me'; expected a number"):
+    with pytest.raises(LabError, match="are 'me' and '8'; expected numbers"):
         volumes.owner()
 
 
 def test_unmountable_volume_is_rejected(volume, monkeypatch):
     monkeypatch.setenv("VLALAB_VOLUME", str(volume / "a:b"))
     with pytest.raises(LabError, match="must not have a ':' in its path"):
-        volumes.prepare()
-
-
-def test_impossible_volume_is_rejected(volume, monkeypatch):
-    (volume / "file").write_text("")
-    monkeypatch.setenv("VLALAB_VOLUME", str(volume / "file" / "volume"))
-    with pytest.raises(LabError, match="set VLALAB_VOLUME"):
         volumes.prepare()
 
 

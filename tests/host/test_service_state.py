@@ -117,11 +117,3 @@ def test_what_a_container_was_started_with_is_held_against_what_is_requested():
         "VLALAB_TOKEN",
     ]
     assert TOKEN not in repr(found)
-
-
-@pytest.mark.parametrize("given", ["", "simulator=http://elsewhere:8006", "openvla=http://openvla:8000"])
-def test_a_container_shows_which_services_its_page_was_reported_of(given):
-    variables = {"VLALAB_UI_SERVICES": given, "VLALAB_ORACLE_PORT": "18001"}
-    page = compose.read(variables=variables)["ui"]
-    had = service_settings.of_container("ui", page.environment, list(page.command))
-    assert (had["VLALAB_UI_SERVICES"], had["VLALAB_UI_POLICIES"]) == (given, "")

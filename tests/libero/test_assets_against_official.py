@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from services.libero.assets import kit
-from services.libero.simulator import pro_objects
+from services.libero.simulator import pro
 
 CATALOGUE = kit.catalogue()
 CAPSULE = 3  # mjtGeom.mjGEOM_CAPSULE
@@ -82,7 +82,7 @@ def half_sizes(model, shapes):
 @pytest.mark.parametrize("name", CATALOGUE)
 def test_kit_has_the_official_joints_regions_masses_and_sizes(directory, official_assets, name):
     file = f"{CATALOGUE[name].path}.xml"
-    if name in pro_objects.LIKE and not (official_assets / file).is_file():
+    if name in pro.LIKE and not (official_assets / file).is_file():
         pytest.skip(
             "LIBERO-PRO's objects are not beside these official files; `./lab assets libero --all` fetches them"
         )

@@ -12,7 +12,8 @@ import pytest
 
 from bench import batching, peer, plus, pro, sim, wire
 from bench import eval as eval_bench
-from bench.parts.serving import served
+from bench.common import served
+from bench.parts import perturbed
 from services.libero.simulator import pro as pro_suites
 from services.libero.simulator import suites
 from tests.calls import count_calls
@@ -41,11 +42,11 @@ def test_batching_holds_a_batch_back_for_a_client_on_one_side_only(name, waits, 
 
 def test_wire_sends_other_bytes_on_each_side():
     image = np.random.default_rng(0).integers(0, 256, (64, 64, 3), np.uint8)
-    with served(wire.make_app) as (url, _):
+    with served(wire.make_app) as url:
         asks = wire.variants(url, image)
         assert [len(asks[name]()) for name in ("v1", "act", "raw")] == [7, 7, 7]
-        sent = {name: wire.wire_bytes(url, name, image)[0] for name in asks}
-    assert image.nbytes < sent["raw"] < sent["v1"] < sent["act"]
+        sent = wire.body_bytes(url)
+    assert image.nbytes == sent["/raw"] < sent["/v1/act"] < sent["/act"]
 
 
 def test_sim_steps_the_stock_environment_on_one_side_and_the_labs_on_the_other(libero_runtime, monkeypatch):
@@ -126,7 +127,7 @@ def test_pro_imports_libero_pros_package_on_one_side_and_libero_on_the_other(mon
         pro.stock([task], tmp_path, tmp_path)
     monkeypatch.setattr(subprocess, "run", run)
     ((words, variables),) = commands
-    assert words[1] == str(pro.STOCK)
+    assert words[1] == str(perturbed.STOCK)
     theirs = imported("libero.libero", variables)
     assert theirs.is_relative_to(pro_suites.PACKAGE_ROOT), theirs
     assert imported("libero.libero", {}) != theirs
@@ -140,8 +141,8 @@ def test_plus_runs_libero_pluss_own_code_on_one_side(monkeypatch, tmp_path):
         plus.stock([task], tmp_path / "assets", tmp_path)
     monkeypatch.setattr(subprocess, "run", run)
     ((words, variables),) = commands
-    assert words[1] == str(plus.STOCK)
-    assert "liberoplus.liberoplus.envs import OffScreenRenderEnv" in plus.STOCK.read_text()
+    assert words[1] == str(perturbed.STOCK)
+    assert "liberoplus.liberoplus.envs import OffScreenRenderEnv" in perturbed.STOCK.read_text()
     assert imported("liberoplus.liberoplus", variables).is_relative_to(tmp_path)
 
 

@@ -187,52 +187,6 @@ def test_images_that_lie_in_the_rows_are_read(tmp_path):
         LeRobotDataset(written.directory).frames(1, "image", [2])
 
 
-def _edit(name, change):
-    def spoil(directory):
-        value = json.loads((directory / name).read_text())
-        change(value)
-        (directory / name).write_text(json.dumps(value))
-
-    return spoil
-
-
-def _cut(pattern, keep):
-    def spoil(directory):
-        for path in directory.glob(pattern):
-            path.write_bytes(path.read_bytes()[:keep])
-
-    return spoil
-
-
-READING = [
-    (_edit(metadata.INFO, lambda info: info.update(codebase_version="v1.6")), "take the set's revision v3.0 or v2.1"),
-    (_edit(metadata.INFO, lambda info: info.update(fps="fast")), "fps is 'fast'; expected a number above 0"),
-    (_edit(metadata.INFO, lambda info: info.pop("features")), "has no features"),
-    (_edit(metadata.INFO, lambda info: info.update(data_path="../../{episode_index}")), "outside the data set"),
-    (_edit(metadata.INFO, lambda info: info.update(data_path="{nothing}")), "data_path is '{nothing}'"),
-    (_cut(metadata.INFO, 30), "cannot be read as JSON"),
-    (lambda directory: (directory / metadata.INFO).unlink(), "info.json is missing"),
-    (_cut(metadata.EPISODES, 30), "episodes.jsonl, row 1: not JSON"),
-    (lambda directory: (directory / metadata.TASKS).write_text('{"task": "x"}\n'), "tasks.jsonl, row 1"),
-    (_cut("data/*/*.parquet", 200), "cannot be read as parquet"),
-    (lambda directory: shutil.rmtree(directory / "data"), "parquet is missing"),
-    (
-        _cut("videos/*/*/*.mp4", 300),
-        r"mp4 cannot be read as a video: it is damaged or incomplete \(.*; copy or download it again",
-    ),
-    (lambda directory: shutil.rmtree(directory / "videos"), "mp4 is missing; expected a video"),
-]
-
-
-@pytest.mark.parametrize(("spoil", "words"), READING)
-def test_a_damaged_set_is_an_error_in_words(copy, spoil, words):
-    spoil(copy)
-    with pytest.raises(DatasetError, match=words):
-        damaged = open_dataset(copy)
-        damaged.columns(0)
-        damaged.frames(0, IMAGE)
-
-
 def test_rows_of_different_lengths_are_named(copy):
     import pyarrow as pa
     import pyarrow.parquet as pq

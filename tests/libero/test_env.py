@@ -23,6 +23,14 @@ def task_of(suite, index):
     return suites.load_suite(suite).tasks[index]
 
 
+def begin(env, task, episode=0, seed=0):
+    """Load a task and start an episode at its init state; return that state."""
+    init_state = suites.init_states(task)[episode]
+    env.load_task(task, seed)
+    env.reset(episode, init_state)
+    return init_state
+
+
 def some_actions(seed, steps=STEPS):
     """Float64 [steps, 7]: beyond the limits, without rotation, without anything, gripper both ways and still."""
     rng = np.random.RandomState(seed)
@@ -142,9 +150,7 @@ def test_leaving_things_out_changes_no_pixel(suite_index, libero_env, monkeypatc
     """Over random arm poses, also such that the arm stands in the table, and two cameras, one of which moves."""
     from services.libero.simulator.rendering.culling import Culling
 
-    task = task_of(*suite_index)
-    libero_env.load_task(task)
-    libero_env.reset(0, suites.init_states(task)[0])
+    begin(libero_env, task_of(*suite_index))
     rng, culled = np.random.RandomState(1), 0
     find = Culling.invisible
     for number in range(8):
@@ -167,9 +173,7 @@ def test_objects_that_nobody_touches_are_drawn_once(suite_index, libero_env, mon
     from services.libero.simulator.rendering import compositor
 
     monkeypatch.setattr(compositor, "_MANY_TRIANGLES", 0)
-    task = task_of(*suite_index)
-    libero_env.load_task(task)
-    libero_env.reset(0, suites.init_states(task)[0])
+    begin(libero_env, task_of(*suite_index))
     for _ in range(30):
         libero_env.step(np.zeros(7))
     held = []
@@ -183,12 +187,9 @@ def test_objects_that_nobody_touches_are_drawn_once(suite_index, libero_env, mon
 
 
 def test_drawing_leaves_the_rollout_alone(libero_env):
-    task = task_of("libero_goal", 1)
-    init_state = suites.init_states(task)[0]
-    libero_env.load_task(task)
     ends = []
     for draw in (False, True):
-        libero_env.reset(0, init_state)
+        begin(libero_env, task_of("libero_goal", 1))
         for action in some_actions(9, steps=4):
             libero_env.step(action)
             if draw:
@@ -199,11 +200,9 @@ def test_drawing_leaves_the_rollout_alone(libero_env):
 
 def test_an_episode_leaves_no_trace_in_the_next(libero_env):
     task = next(t for t in suites.load_suite("libero_goal").tasks if t.name == "turn_on_the_stove")
-    init_state = suites.init_states(task)[0]
-    libero_env.load_task(task)
 
     def start():
-        libero_env.reset(0, init_state)
+        begin(libero_env, task)
         image = libero_env.render("agentview")
         libero_env.step(np.full(7, 0.2))
         return image, libero_env.sim_state(), libero_env._model.site_rgba.copy()
@@ -217,11 +216,9 @@ def test_an_episode_leaves_no_trace_in_the_next(libero_env):
 
 
 def test_restore_poses_a_recorded_state(libero_env):
-    task = task_of("libero_goal", 2)
-    libero_env.load_task(task)
-    libero_env.reset(1, suites.init_states(task)[1])
+    begin(libero_env, task_of("libero_goal", 2), episode=1)
     libero_env.step(np.full(7, 0.5))
-    state, image = libero_env.sim_state(), None
+    state = libero_env.sim_state()
     libero_env.restore(state)
     image = libero_env.render("agentview")
     libero_env.step(np.full(7, -1.0))
@@ -231,11 +228,9 @@ def test_restore_poses_a_recorded_state(libero_env):
 
 
 def test_numpys_generator_stays_as_it_was(libero_env):
-    task = task_of("libero_goal", 4)
     np.random.seed(77)
     before = np.random.get_state()[1].copy()
-    libero_env.load_task(task, seed=3)
-    libero_env.reset(2, suites.init_states(task)[0])
+    begin(libero_env, task_of("libero_goal", 4), episode=2, seed=3)
     libero_env.step(np.zeros(7))
     assert np.array_equal(np.random.get_state()[1], before)
 
@@ -244,9 +239,7 @@ def test_numpys_generator_stays_as_it_was(libero_env):
     "action", [np.zeros(6), np.full(7, np.nan), np.array([0, 0, np.inf, 0, 0, 0, 1.0]), np.zeros((1, 7))]
 )
 def test_bad_actions_are_refused(action, libero_env):
-    task = task_of("libero_goal", 4)
-    libero_env.load_task(task)
-    libero_env.reset(0, suites.init_states(task)[0])
+    begin(libero_env, task_of("libero_goal", 4))
     with pytest.raises(ValueError, match="finite vector of 7"):
         libero_env.step(action)
 

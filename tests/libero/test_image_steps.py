@@ -25,7 +25,7 @@ def test_assets_are_official_when_every_file_is_the_commits(monkeypatch, tmp_pat
     source, target = tmp_path / "source", tmp_path / "target"
     (source / "scenes").mkdir(parents=True)
     (source / "scenes" / "room.xml").write_text("<mujoco/>")
-    entry = content.AssetFile("scenes/room.xml", content.git_sha1(source / "scenes" / "room.xml"), 9)
+    entry = content.AssetFile("scenes/room.xml", content.git_sha1(b"<mujoco/>"), 9)
     monkeypatch.setattr(official, "manifest", lambda: (entry,))
     monkeypatch.setattr(step, "SOURCE", source)
     monkeypatch.setattr(step, "BAKED", target)

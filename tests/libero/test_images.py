@@ -6,26 +6,12 @@ import pytest
 from services.libero.profiles import PROFILES
 from vla_evaluation.pictures import images, transforms
 
-JPEG_RAMP = np.array(
-    [
-        [0, 0, 0],
-        [72, 1, 35],
-        [150, 0, 74],
-        [227, 3, 115],
-        [3, 77, 40],
-        [81, 81, 81],
-        [157, 81, 119],
-        [236, 86, 158],
-        [2, 154, 79],
-        [81, 159, 119],
-        [157, 159, 156],
-        [234, 163, 197],
-        [10, 236, 124],
-        [88, 240, 163],
-        [165, 239, 202],
-        [244, 244, 244],
-    ]
-)
+JPEG_RAMP = np.array([
+    [0, 0, 0], [72, 1, 35], [150, 0, 74], [227, 3, 115],
+    [3, 77, 40], [81, 81, 81], [157, 81, 119], [236, 86, 158],
+    [2, 154, 79], [81, 159, 119], [157, 159, 156], [234, 163, 197],
+    [10, 236, 124], [88, 240, 163], [165, 239, 202], [244, 244, 244],
+])  # fmt: skip
 
 
 def photo(height=256, width=256, seed=0):
@@ -89,28 +75,12 @@ def test_lanczos_is_the_formula(height, width, size):
     assert np.array_equal(resized[~ties], np.rint(exact)[~ties])
 
 
-def test_lanczos_weights():
-    first, weights = transforms.lanczos3_taps(256, 224)
-    assert np.allclose(weights.sum(axis=1), 1, atol=1e-6)
-    assert first[0] == 0 and (np.diff(first) >= 0).all()
-    # the first output's centre is 4/7 into pixel 0; its weights, from the formula by hand
-    centre, widen = 0.5 * 8 / 7, 8 / 7
-    x = np.abs(np.arange(4) + 0.5 - centre) / widen
-    expected = np.sinc(x) * np.sinc(x / 3)
-    assert np.allclose(weights[0, :4] / weights[0, 0], expected / expected[0], atol=1e-5)
-
-
 @pytest.mark.parametrize("value", [0, 1, 127, 200, 255])
 def test_flat_images_stay_flat(value):
     flat = np.full((256, 256, 3), value, np.uint8)
-    assert (transforms.resize_lanczos3(flat, 224) == value).all()
+    assert (transforms.resize_lanczos3(flat, 224) == value).all() and transforms.resize_lanczos3(flat, 256) is flat
     assert (transforms.centre_crop(flat[:224, :224]) == value).all()
     assert np.abs(transforms.jpeg_round_trip(flat).astype(int) - value).max() <= 1
-
-
-def test_resizing_to_the_same_size_changes_nothing():
-    image = photo(224, 224)
-    assert np.array_equal(transforms.resize_lanczos3(image, 224), image)
 
 
 @pytest.mark.parametrize("area", [0.9, 0.5])
@@ -132,22 +102,6 @@ def test_crop_of_everything_changes_nothing():
             transforms.centre_crop(image, area)
 
 
-def test_crop_looks_at_the_middle():
-    """Side √0.9: 5.7 of 223 pixel steps are lost at each edge."""
-    ramp = np.repeat(np.arange(224, dtype=np.uint8)[None, :, None], 224, axis=0).repeat(3, axis=2)
-    cropped = transforms.centre_crop(ramp)
-    lost = (1 - np.sqrt(0.9)) / 2 * 223
-    assert cropped[0, 0, 0] == int(lost * 255.5 / 255) == 5
-    assert cropped[0, -1, 0] == int((223 - lost) * 255.5 / 255) == 217
-
-
-def test_turning():
-    image = photo(20, 30)
-    turned = transforms.rotate_180(image)
-    assert np.array_equal(turned[0, 0], image[-1, -1]) and np.array_equal(turned[3, 7], image[-4, -8])
-    assert np.array_equal(transforms.rotate_180(turned), image) and turned.flags.c_contiguous
-
-
 def test_jpeg_is_the_stored_vector():
     """A 16 × 16 ramp: levels written down once from the decoder whose bits equal TensorFlow's."""
     y, x = np.mgrid[:16, :16]
@@ -157,17 +111,10 @@ def test_jpeg_is_the_stored_vector():
     assert np.abs(decoded.astype(int) - ramp).mean() < 12  # 4:2:0 blurs colours
 
 
-def test_jpeg_halves_the_colours_resolution():
-    """Red and blue columns in turn: 4:2:0 cannot keep them apart, 4:4:4 would."""
-    stripes = np.zeros((64, 64, 3), np.uint8)
-    stripes[:, ::2, 0], stripes[:, 1::2, 2] = 200, 200
-    decoded = transforms.jpeg_round_trip(stripes).astype(int)
-    assert np.abs(decoded[:, ::2, 0] - decoded[:, 1::2, 0]).mean() < 80
-
-
 def test_prepare_is_the_chain():
     profile, frame = PROFILES["openvla"], photo(seed=3)
     turned = transforms.rotate_180(frame)
+    assert np.array_equal(turned[3, 7], frame[-4, -8])
     expected = transforms.centre_crop(transforms.resize_lanczos3(transforms.jpeg_round_trip(turned), 224), 0.9)
     prepared = images.prepare(frame, profile)
     assert prepared.shape == (224, 224, 3) and prepared.dtype == np.uint8 and prepared.flags.c_contiguous

@@ -196,7 +196,7 @@ def test_invalid_requests_report_the_expectation(case, ask):
 
 def test_import_keeps_the_matplotlib_backend():
     backend = "module://matplotlib_inline.backend_inline"
-    code = "import vla_evaluation.offline.report, matplotlib; print(matplotlib.get_backend())"
+    code = "import vla_evaluation.offline.program, matplotlib; print(matplotlib.get_backend())"
     environ = {**os.environ, "MPLBACKEND": backend, "PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run([sys.executable, "-c", code], env=environ, capture_output=True, text=True)
     assert done.stdout.strip() == backend, done.stderr

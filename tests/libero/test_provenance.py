@@ -29,7 +29,7 @@ DRAWS_AND_MOVES = [
         "control", "env", "initstates", "privileged", "problem", "resets", "robots", "runtime", "suites",
     )),
     *(f"services.libero.simulator.rendering.{name}" for name in (
-        "compositor", "context", "culling", "layers", "renderer", "stage",
+        "compositor", "culling", "layers", "renderer", "stage",
     )),
     *(f"vla_evaluation.{name}" for name in (
         "actions", "pictures.images", "pictures.transforms", "profiles", "rollout", "spec", "workers.worker",
@@ -230,7 +230,7 @@ def test_renderer_is_not_part_of_the_identity_without_cameras(monkeypatch):
 
 
 def test_identity_has_the_workers_renderer(libero_env):
-    from services.libero.simulator.rendering.context import GlContext
+    from services.libero.simulator.rendering.renderer import GlContext
 
     context = GlContext()
     context.make_current()

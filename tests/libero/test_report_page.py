@@ -1,7 +1,6 @@
 """The report in a real browser: on a phone and a desk, in both colour schemes, by pointer, finger and keyboard."""
 
 import itertools
-from dataclasses import replace
 
 import pytest
 
@@ -10,11 +9,7 @@ from tests.libero.invented import make_run
 from vla_evaluation import report
 from vla_evaluation.report import data, page
 
-in_a_browser = [
-    pytest.mark.outside,
-    pytest.mark.skipif(browser.find() is None, reason="no Chromium is installed for the report's browser tests"),
-]
-SIZES = [pytest.param(width, scheme, marks=in_a_browser) for width in (400, 1280) for scheme in ("light", "dark")]
+SIZES = [pytest.param(width, scheme, marks=axe.NEEDED) for width in (400, 1280) for scheme in ("light", "dark")]
 STEPS = {"frames": 60}  # of a film: 6 s, and the last frame held
 FILM, BUTTONS = "document.querySelector('dialog video')", "[...document.querySelectorAll('dialog button')]"
 OWN = "[...e.childNodes].some(node => node.nodeType == 3 && node.data.includes('%'))"  # not what is further inside
@@ -64,12 +59,13 @@ def box(shown, selector):
 
 def test_every_stage_has_a_fixed_colour(tmp_path):
     _, store = make_run(tmp_path, trials=1)
-    summary = data.load(tmp_path / "run", store)
+    summary = data.Summary(tmp_path / "run", store)
     every = {key: 5.0 for key, *_ in data.STAGES} | {"total": 100.0}
     found = {}
     for missing in [*every, None]:
         timings = {key: ms for key, ms in every.items() if key != missing}
-        for part in page.timing_split(replace(summary, timings_ms=timings)):
+        summary.timings_ms = timings
+        for part in page.timing_split(summary):
             found.setdefault(part["words"], set()).add(part["colour"])
     assert len(found) == len(data.STAGES) + 1 and all(len(colours) == 1 for colours in found.values())
     assert len(set.union(*found.values())) == len(found), "no two stages share a colour"
@@ -97,8 +93,8 @@ def test_no_rule_is_breached_and_nothing_scrolls_sideways(open_page, name, width
     assert shown.js("document.documentElement.scrollWidth") <= width and shown.js(scrolling) == []
 
 
-@pytest.mark.parametrize(("width", "beneath"), [pytest.param(400, True, marks=in_a_browser),
-                                                pytest.param(1280, False, marks=in_a_browser)])  # fmt: skip
+@pytest.mark.parametrize(("width", "beneath"), [pytest.param(400, True, marks=axe.NEEDED),
+                                                pytest.param(1280, False, marks=axe.NEEDED)])  # fmt: skip
 def test_a_narrow_page_has_the_rate_under_the_instruction(open_page, width, beneath):
     shown = open_page("complete", width)
     instruction, rate, bar = (box(shown, f"tbody tr .{name}-cell") for name in ("what", "rate", "bar"))
@@ -205,7 +201,7 @@ def test_keyboard_reaches_every_video_and_control(open_page, width, scheme):
 @pytest.mark.parametrize(("width", "scheme"), SIZES[:1])
 def test_missing_video_displays_a_message(tmp_path, stack, width, scheme):
     directory, store = make_run(tmp_path, trials=1, files=1)
-    html = page.render(directory, data.load(directory, store), embed_bytes=0)
+    html = page.render(directory, data.Summary(directory, store), embed_bytes=0)
     (tmp_path / "moved.html").write_text(html)
     shown = stack.enter_context(browser.Browser(width=width))
     shown.go((tmp_path / "moved.html").as_uri())
@@ -229,7 +225,7 @@ REMAINING = """[...(function* () {
 })()].filter(text => /[a-z]{3}/i.test(text) && !/[가-힣]/.test(text))"""
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=in_a_browser) for name in ("complete", "cut off", "fresh")])
+@pytest.mark.parametrize("name", [pytest.param(name, marks=axe.NEEDED) for name in ("complete", "cut off", "fresh")])
 def test_the_page_is_korean_on_request(open_page, name):
     shown = open_page(name, query="?language=ko")
     remaining = set(shown.js(REMAINING))

@@ -27,9 +27,6 @@ pytestmark = [
     pytest.mark.outside,
     pytest.mark.skipif(not UI.exists(), reason="environment 'ui' is not made: ./lab env ui"),
 ]
-in_a_browser = [
-    pytest.mark.skipif(browser.find() is None, reason="no Chromium is installed for the report's browser tests"),
-]
 
 
 @pytest.fixture(scope="module")
@@ -211,6 +208,7 @@ def test_with_a_token_nothing_but_the_probes_answers_without_it(volume):
             "/",
             "/api/runs",
             "/api/runs/goal-one",
+            "/api/data",
             "/curves/small-en-it.png",
             *(f"/runs/goal-one/{name}" for name in inside),
         ):
@@ -220,6 +218,7 @@ def test_with_a_token_nothing_but_the_probes_answers_without_it(volume):
             assert ask(url, path, Authorization=f"Bearer {TOKEN}")[0] in (200, 307)
             assert ask(url, path, Authorization=basic(TOKEN))[0] in (200, 307)
         assert [ask(url, path)[0] for path in ("/livez", "/readyz")] == [200, 200]
+        assert [ask(url, "/api/data/x/episodes/0")[0], ask(url, "/api/data/x/marks", "POST")[0]] == [401, 401]
 
 
 @pytest.mark.parametrize(("words", "variables"), [(["--host", "0.0.0.0"], {}), ([], {"VLALAB_BIND": "0.0.0.0"})])
@@ -284,7 +283,7 @@ def test_an_empty_volume_says_how_to_make_a_run(tmp_path):
         assert b"./lab eval libero_goal" in ask(url, "/runs")[2]
 
 
-@pytest.mark.parametrize("scheme", [pytest.param(name, marks=in_a_browser) for name in ("light", "dark")])
+@pytest.mark.parametrize("scheme", [pytest.param(name, marks=axe.NEEDED) for name in ("light", "dark")])
 @pytest.mark.parametrize("width", [400, 1280])
 def test_a_browser_shows_list_report_curve_and_a_video_that_seeks(url, stack, volume, width, scheme):
     from vla_evaluation.report import data, page
@@ -292,7 +291,7 @@ def test_a_browser_shows_list_report_curve_and_a_video_that_seeks(url, stack, vo
 
     directory = volume / "runs" / "goal-one"
     with RunStore(directory / "run.sqlite", readonly=True) as store:
-        linked = page.render(directory, data.load(directory, store), embed_bytes=0)
+        linked = page.render(directory, data.Summary(directory, store), embed_bytes=0)
     (directory / "report.html").write_text(linked)
     shown = stack.enter_context(browser.Browser(width=width))
     shown.scheme(scheme)

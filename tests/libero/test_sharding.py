@@ -49,12 +49,15 @@ def assert_same_start(expected, got):
         assert np.array_equal(expected[part], got[part]), part
 
 
-def small_stock(task):
+def small_stock(task, **options):
     """LIBERO's environment with 8-pixel pictures: nothing here looks at them."""
     from libero.libero.envs import OffScreenRenderEnv
 
+    from services.libero.simulator import problem
+
+    path = problem.bddl_path(task)
     return OffScreenRenderEnv(
-        bddl_file_name=str(task.bddl_path), camera_names=["agentview"], camera_heights=8, camera_widths=8
+        bddl_file_name=path, camera_names=["agentview"], camera_heights=8, camera_widths=8, **options
     )
 
 

@@ -14,16 +14,10 @@ from vla_evaluation.pictures import video
 @pytest.mark.parametrize(
     ("mode", "success", "shown", "expected"),
     [
-        ("all", True, 99, True),
-        ("failures", True, 0, False),
-        ("failures", False, 99, True),
-        ("none", False, 0, False),
-        ("sample", True, 0, True),
-        ("sample", True, 1, False),
-        ("sample", False, 2, True),
-        ("sample", False, 3, False),
+        ("all", True, 99, True), ("failures", True, 0, False), ("failures", False, 99, True), ("none", False, 0, False),
+        ("sample", True, 0, True), ("sample", True, 1, False), ("sample", False, 2, True), ("sample", False, 3, False),
     ],
-)
+)  # fmt: skip
 def test_episodes_with_video(mode, success, shown, expected):
     assert video.should_render(mode, success, shown) is expected
 

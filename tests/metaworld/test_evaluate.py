@@ -12,11 +12,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from services.metaworld.arm import ACTION, STATE
 from services.metaworld.benchmark import BENCHMARK
 from services.metaworld.datasets.config import MetaworldDatasetOptions
 from services.metaworld.datasets.convert import make
 from services.metaworld.profiles import PROFILES
+from services.metaworld.tasks import ACTION, STATE
 from vla_contract import InvalidObservation, Observation, PolicyInfo
 from vla_contract.protocol.parts import GRIPPER_CLOSES, OSC_POSE
 from vla_datasets.checks import faults

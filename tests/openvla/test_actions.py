@@ -59,21 +59,6 @@ def test_a_prompt_begins_with_bos_and_ends_with_the_space_token(checkpoints):
     assert tokenizer.prompt_ids("Open The DRAWER") == tokenizer.prompt_ids("open the drawer")
 
 
-def test_sentencepiece_serves_where_there_is_not_a_tokenizer_json(tmp_path):
-    import sentencepiece
-
-    (tmp_path / "text").write_text("\n".join(f"put the bowl on the stove {i} In: Out: What action" for i in range(99)))
-    sentencepiece.SentencePieceTrainer.train(
-        input=str(tmp_path / "text"), model_prefix=str(tmp_path / "tokenizer"), vocab_size=300, byte_fallback=True,
-        model_type="bpe", normalization_rule_name="identity", remove_extra_whitespaces=False, minloglevel=2,
-    )  # fmt: skip
-    tokenizer = PromptTokenizer(tmp_path)
-    plain = sentencepiece.SentencePieceProcessor(model_file=str(tmp_path / "tokenizer.model"))
-    ids = tokenizer.prompt_ids("put the bowl")
-    assert plain.decode(ids[1:-1]) == "In: What action should the robot take to put the bowl?\nOut:"
-    assert (ids[0], ids[-1]) == (1, SPACE_TOKEN)
-
-
 def test_a_directory_without_tokenizer_reports_it(tmp_path):
     with pytest.raises(CheckpointError, match="no tokenizer.json"):
         PromptTokenizer(tmp_path)

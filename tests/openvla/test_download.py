@@ -10,8 +10,15 @@ import pytest
 
 from services.openvla.checkpoint.config import load_config
 from services.openvla.checkpoint.oft import Oft
-from services.openvla.checkpoint.published import BASE, DOWNLOAD_PATTERNS, OFT_IMAGES, OFT_REPOSITORIES, REPOSITORIES
-from services.openvla.checkpoint.suites import SUITES, suites_of
+from services.openvla.checkpoint.published import (
+    BASE,
+    DOWNLOAD_PATTERNS,
+    OFT_IMAGES,
+    OFT_REPOSITORIES,
+    REPOSITORIES,
+    SUITES,
+    suites_of,
+)
 from services.openvla.checkpoints import CheckpointSettings
 from tests.openvla.hub import COMMIT, hub
 from tests.ports import refusing

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from bench.parts.openvla_measure import decode_passes, jittered, recorded_tokens
+from bench.parts.openvla_measure import decode_passes, recorded_tokens
 from services.openvla.decoding.actions import ActionCodec
 from services.openvla.decoding.drafts import BRANCHES, Drafter
 
@@ -60,20 +60,6 @@ def test_recorded_actions_need_at_least_40_percent_fewer_passes():
         np.testing.assert_array_equal(made, tokens)
         total, steps = total + passes, steps + len(tokens)
     assert total <= 0.6 * 6 * steps
-
-
-def test_jitter_costs_passes_and_changes_no_token_and_no_gripper():
-    smooth, passes = recorded_tokens(CODEC), []
-    for bins in (0, 1, 2, 4):
-        shaken = jittered(smooth, CODEC, bins)
-        for name, tokens in shaken.items():
-            assert CODEC.is_action(tokens).all() and np.array_equal(tokens[:, 6], smooth[name][:, 6])
-            assert abs(tokens - smooth[name]).max() == bins
-        counted = [decode_passes(tokens, Drafter(CODEC), 6) for tokens in shaken.values()]
-        for (_, made), tokens in zip(counted, shaken.values(), strict=True):
-            np.testing.assert_array_equal(made, tokens)
-        passes.append(sum(one for one, _ in counted))
-    assert passes == sorted(passes) and passes[-1] > passes[0]
 
 
 def test_settling_early_changes_no_draft():

@@ -1,46 +1,39 @@
 """A model whose device is lost: the real service process says so and ends; a full GPU ends nothing."""
 
-import multiprocessing
-import socket
-import time
-import urllib.error
-import urllib.request
+import functools
+import os
+import runpy
+import sys
 
 import numpy as np
 import pytest
 
-from tests.openvla.dying_service import ERRORS, GREY, run
-from vla_contract import Observation, PolicyClient, PolicyUnavailable
-from vla_contract.server.engine import FAILURES
+from services.openvla.decoding.engine import Engine
+from services.openvla.service import loading  # noqa: F401  imported once, before processes are forked
+from tests.dying import ERRORS, LINGER_S, LOST, check_full, check_lost, service
+from vla_contract import Observation
+from vla_modelkit import service as programs
 
-MOST_S = 120.0
-# Every service is a process of its own, forked from one that has imported torch: once for all of them.
-FORKS = multiprocessing.get_context("forkserver")
-FORKS.set_forkserver_preload(["tests.openvla.dying_service", "services.openvla.service.loading"])
+GREY = 77
 
 
-@pytest.fixture
-def serve(checkpoints, tmp_path):
-    """Returns a function: kind of error -> (process, client, path of its log)."""
-    processes, clients = [], []
+def run(port, log, kind, checkpoint):
+    """Serves the checkpoint by the program itself; its model fails at a picture of one grey, and stays lost."""
+    os.dup2(os.open(log, os.O_WRONLY | os.O_CREAT, 0o600), 2)
+    sys.argv[1:] = ["--port", str(port), "--device", "cpu", "--checkpoint", checkpoint]
+    generate, lost = Engine.generate, []
 
-    def start(kind):
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
-        flags = ("--port", str(port), "--device", "cpu", "--checkpoint", str(checkpoints()))
-        processes.append(FORKS.Process(target=run, args=(kind, flags, tmp_path / "log")))
-        processes[-1].start()
-        clients.append(PolicyClient(f"http://127.0.0.1:{port}", retries=0))
-        clients[-1].wait_ready(MOST_S)
-        return processes[-1], clients[-1], tmp_path / "log"
+    def dying(self, pixels, *others, **named):
+        hit = (pixels == GREY).all()
+        if hit and kind != "full":
+            lost.append(kind)
+        if hit or lost:
+            raise ERRORS[kind]
+        return generate(self, pixels, *others, **named)
 
-    yield start
-    for client in clients:
-        client.close()
-    for process in processes:
-        process.kill()
-        process.join()
+    Engine.generate = dying
+    programs.serve = functools.partial(programs.serve, linger_s=LINGER_S)
+    runpy.run_module("services.openvla", run_name="__main__")
 
 
 def observation(level, session="a"):
@@ -48,39 +41,13 @@ def observation(level, session="a"):
     return Observation({"agentview": image}, None, "go", session, 0, unnorm_key="libero_goal_no_noops")
 
 
-def readiness(client):
-    """Returns status and body of /readyz, or (None, "") where nobody listens any more."""
-    try:
-        with urllib.request.urlopen(client.base_url + "/readyz", timeout=10) as answer:
-            return answer.status, answer.read().decode()
-    except urllib.error.HTTPError as error:
-        return error.code, error.read().decode()
-    except OSError:
-        return None, ""
+@pytest.mark.parametrize("kind", LOST)
+def test_a_lost_device_makes_the_service_unready_and_ends_it(checkpoints, tmp_path, kind):
+    log = tmp_path / "log"
+    with service(run, log, kind, str(checkpoints())) as (process, client):
+        check_lost(process, client, log, kind, observation(GREY))
 
 
-@pytest.mark.parametrize("kind", sorted(set(ERRORS) - {"full"}))
-def test_a_lost_device_makes_the_service_unready_and_ends_it(serve, kind):
-    process, client, log = serve(kind)
-    with pytest.raises(PolicyUnavailable):
-        client.act(observation(GREY))
-    until, status = time.monotonic() + MOST_S, 200
-    while status == 200 and time.monotonic() < until:
-        status, body = readiness(client)
-    assert status == 503 and "policy-lost" in body and str(ERRORS[kind])[:30] in body
-    process.join(MOST_S)
-    assert process.exitcode == 1
-    assert "does not answer any more" in log.read_text()
-
-
-def test_a_full_gpu_fails_its_requests_and_no_others(serve):
-    process, client, _ = serve("full")
-    for index in range(2 * FAILURES):
-        with pytest.raises(PolicyUnavailable):
-            client.act(observation(GREY, f"s{index}"))
-        assert client.act(observation(0)).actions.shape == (1, 7)
-    for index in range(2 * FAILURES):  # and where all that come in a row are too large
-        with pytest.raises(PolicyUnavailable):
-            client.act(observation(GREY, f"t{index}"))
-    assert client.act(observation(0)).actions.shape == (1, 7)
-    assert readiness(client)[0] == 200 and process.is_alive()
+def test_a_full_gpu_fails_its_requests_and_no_others(checkpoints, tmp_path):
+    with service(run, tmp_path / "log", "full", str(checkpoints())) as (process, client):
+        check_full(process, client, lambda session: observation(GREY, session), observation(0))

@@ -16,7 +16,7 @@ from services.openvla.checkpoint import tiny
 from services.openvla.checkpoint.config import load_config
 from services.openvla.checkpoint.tokenizer import PromptTokenizer
 from services.openvla.decoding.actions import ActionTable, codec_of, unnormalise
-from services.openvla.service.resize import resize
+from services.openvla.service.policy import resize
 from tests import forked
 from tests.lesson_shapes import Shapes
 from tests.openvla.cases import INSTRUCTIONS, pictures

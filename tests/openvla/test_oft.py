@@ -17,8 +17,8 @@ from services.openvla.checkpoint.oft import Oft
 from services.openvla.checkpoint.tokenizer import PromptTokenizer
 from services.openvla.decoding.actions import codec_of, normalise_state, unnormalise
 from services.openvla.model.oft import FOLLOWING, PLACEHOLDERS
-from services.openvla.service.loading import load_oft_engine, load_policy
-from services.openvla.service.resize import resize
+from services.openvla.service.loading import load_engine, load_policy
+from services.openvla.service.policy import resize
 from services.openvla.service.settings import ModelSettings
 from tests.openvla.cases import INSTRUCTIONS, pictures, states, wrist_pictures
 from tests.running import running
@@ -52,7 +52,7 @@ def directories(tmp_path_factory):
 def engines(directories):
     settings = ModelSettings(device="cpu", dtype="fp32", max_batch=8)
     images = {"l1": 2, "tokens": 1}
-    return {k: load_oft_engine(settings, d, load_config(d), images[k])[0] for k, d in directories.items()}
+    return {k: load_engine(settings, d, load_config(d), images[k])[0] for k, d in directories.items()}
 
 
 @pytest.fixture(scope="module")
@@ -183,14 +183,6 @@ class Code:
         return (print, ("executed",))
 
 
-def test_an_adapter_without_its_model_is_named(directory):
-    (directory / "config.json").unlink()
-    (directory / "lora_adapter").mkdir()
-    (directory / "lora_adapter/adapter_config.json").write_text('{"base_model_name_or_path": "openvla/openvla-7b"}')
-    with pytest.raises(CheckpointError, match="lora_adapter is a LoRA adapter of openvla/openvla-7b.*merge_and_unload"):
-        load_config(directory)
-
-
 @pytest.mark.parametrize(
     ("state", "text"),
     [
@@ -267,12 +259,6 @@ def policy(directories):
     return load_policy(settings(directories["l1"]))
 
 
-def test_info_states_cameras_state_chunk_and_profile(policy):
-    info = policy.info()
-    assert info.cameras == ("agentview", "robot0_eye_in_hand") and info.state_size == 8
-    assert (info.horizon, info.profile, info.details["head"], info.details["images"]) == (8, "openvla-oft", "l1", "2")
-
-
 def test_chunks_of_eight_are_upstreams_and_do_not_depend_on_the_batch(policy, reference):
     seen = [observation(index, text) for index, text in enumerate(INSTRUCTIONS[:4])]
     together = np.stack([chunk.actions for chunk in policy.act(seen)])
@@ -294,7 +280,8 @@ def test_each_input_and_the_statistics_change_the_chunk(policy):
 def test_the_profile_sends_what_the_policy_expects(policy):
     info, profile = policy.info(), PROFILES["openvla-oft"]
     assert (info.cameras, info.state, info.action) == (profile.cameras, profile.state, profile.action)
-    assert info.horizon == profile.execute == 8
+    assert info.horizon == profile.execute == 8 and info.profile == "openvla-oft"
+    assert (info.details["head"], info.details["images"]) == ("l1", "2")
 
 
 def test_the_service_answers_chunks_and_refuses_what_is_missing(policy):

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from tests.openvla.hub import hub
-from vla_modelkit import pace
+from vla_modelkit import download
 
 GB = 10**9
 
@@ -22,7 +22,7 @@ GB = 10**9
     ],
 )
 def test_the_estimate_is_what_is_left_by_the_speed(come, seconds, line):
-    assert pace.estimate(int(15 * GB), int(come), seconds) == line
+    assert download.estimate(int(15 * GB), int(come), seconds) == line
 
 
 def test_bytes_of_unfinished_files_count_and_reserved_ones_do_not(tmp_path):
@@ -30,15 +30,15 @@ def test_bytes_of_unfinished_files_count_and_reserved_ones_do_not(tmp_path):
     (tmp_path / "deep" / "a.incomplete").write_bytes(bytes(range(256)) * 400)
     with (tmp_path / "reserved").open("wb") as file:
         file.truncate(GB)
-    assert 102_400 <= pace._written(tmp_path) < 10**6
+    assert 102_400 <= download.written(tmp_path) < 10**6
 
 
 PROGRAM = """
 import sys
 from pathlib import Path
 from services.openvla.checkpoint.published import DOWNLOAD_PATTERNS
-from vla_modelkit import download, pace
-pace.MEASURED_S, pace.LONG_S = 0.1, float(sys.argv[2])
+from vla_modelkit import download
+download.MEASURED_S, download.LONG_S = 0.1, float(sys.argv[2])
 download.fetch("someone/openvla-small", "main", Path(sys.argv[1]), DOWNLOAD_PATTERNS)
 """
 

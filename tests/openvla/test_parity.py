@@ -12,7 +12,7 @@ import torch
 
 from services.openvla.checkpoint.tokenizer import PromptTokenizer
 from services.openvla.decoding.actions import codec_of, unnormalise
-from services.openvla.service.resize import resize
+from services.openvla.service.policy import resize
 from tests.openvla.cases import COLUMNS, INSTRUCTIONS, pictures
 
 DATA = Path(__file__).parent / "data"

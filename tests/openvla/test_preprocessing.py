@@ -7,13 +7,13 @@ import shutil
 import numpy as np
 import pytest
 
-from services.openvla.checkpoint.config import load_config
+from services.openvla.checkpoint.config import PREPROCESSOR as FILE
+from services.openvla.checkpoint.config import RESAMPLINGS, load_config, read_preprocessing
 from services.openvla.checkpoint.oft import Oft
-from services.openvla.checkpoint.preprocessing import FILE, RESAMPLINGS, read_preprocessing
 from services.openvla.checkpoint.statistics import FILE as STATISTICS
 from services.openvla.checkpoint.tokenizer import PromptTokenizer
 from services.openvla.decoding.actions import codec_of, unnormalise
-from services.openvla.service.info import served_keys
+from services.openvla.service.loading import served_keys
 from vla_modelkit.checkpoint import CheckpointError
 
 NORMALIZE = "tvf_normalize_params"
@@ -34,12 +34,20 @@ def edit(path, **changes):
 def test_what_upstream_let_override_overrides(directory):
     """means and stds are the numbers before the converter rounded them; the model sees the fields'."""
     seen = read_preprocessing(directory)
-    assert seen[0].mean == (0.484375, 0.455078125, 0.40625) and seen[0].std == (0.228515625, 0.2236328125, 0.224609375)
+    assert seen[0]["mean"] == (0.484375, 0.455078125, 0.40625) and seen[0]["std"] == (
+        0.228515625,
+        0.2236328125,
+        0.224609375,
+    )
     edit(directory / FILE, **{NORMALIZE: ...})
-    assert read_preprocessing(directory)[0].mean == (0.485, 0.456, 0.406)
+    assert read_preprocessing(directory)[0]["mean"] == (0.485, 0.456, 0.406)
     edit(directory / FILE, **{NORMALIZE: [{"mean": [0.1, 0.2, 0.3]}, {"std": [1, 2, 3]}]})
     seen = read_preprocessing(directory)
-    assert seen[0].mean == (0.1, 0.2, 0.3) and seen[0].std == (0.229, 0.224, 0.225) and seen[1].std == (1.0, 2.0, 3.0)
+    assert (
+        seen[0]["mean"] == (0.1, 0.2, 0.3)
+        and seen[0]["std"] == (0.229, 0.224, 0.225)
+        and seen[1]["std"] == (1.0, 2.0, 3.0)
+    )
 
 
 @pytest.mark.parametrize("number", range(len(RESAMPLINGS)))
@@ -48,9 +56,9 @@ def test_filters_are_read_by_pillows_number_and_by_name(number, directory):
 
     size = {"size": [64, 64]}
     edit(directory / FILE, tvf_resize_params=[{**size, "interpolation": number}] * 2)
-    assert Image.Resampling[read_preprocessing(directory)[0].interpolation.upper()] == number
+    assert Image.Resampling[read_preprocessing(directory)[0]["interpolation"].upper()] == number
     edit(directory / FILE, tvf_resize_params=[size] * 2, interpolations=[RESAMPLINGS[number]] * 2)
-    assert Image.Resampling[read_preprocessing(directory)[1].interpolation.upper()] == number
+    assert Image.Resampling[read_preprocessing(directory)[1]["interpolation"].upper()] == number
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,6 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 from safetensors.torch import load_file, save_file
 
 from services.openvla.model.attention import choose
@@ -164,30 +163,6 @@ def test_openvlas_own_clients_are_answered(service, policy, doubly):
     np.testing.assert_allclose(action, expected, rtol=1e-6)
 
 
-@pytest.mark.parametrize("kind", ["grey", "grey of floats", "grey and alpha", "RGBA"])
-def test_an_image_that_is_not_rgb_gets_the_action_of_what_upstream_makes_of_it(service, kind):
-    colours = observation(4, side=256).images["agentview"]
-    alpha = observation(5, side=256).images["agentview"][..., :1]
-    given = {
-        "grey": colours[..., 0],
-        "grey of floats": colours.mean(axis=2),
-        "grey and alpha": np.dstack([colours[..., :1], alpha]),
-        "RGBA": np.dstack([colours, alpha]),
-    }[kind]
-    seen = np.asarray(Image.fromarray(np.ascontiguousarray(given)).convert("RGB"))
-    np.testing.assert_array_equal(act(service, given), act(service, seen))
-
-
-def test_a_wrong_key_on_act_is_422(service):
-    image = {"__numpy__": base64.b64encode(bytes(12)).decode(), "dtype": "|u1", "shape": [2, 2, 3]}
-    body = json.dumps({"image": image, "instruction": "go", "unnorm_key": "bridge_orig"}).encode()
-    request = urllib.request.Request(service.url + "/act", body, {"Content-Type": "application/json"})
-    with pytest.raises(urllib.error.HTTPError) as refused:
-        urllib.request.urlopen(request, timeout=60)
-    assert refused.value.code == 422
-    assert KEY in json.load(refused.value)["unnorm_keys"]
-
-
 def test_a_model_that_does_not_see_is_refused(checkpoints, tmp_path):
     blind = shutil.copytree(checkpoints(), tmp_path / "blind")
     for shard in blind.glob("*.safetensors"):
@@ -212,10 +187,6 @@ def test_quantised_weights_are_smaller_and_still_see(checkpoints, policy, quant)
     found = actions(packed, [observation(i) for i in range(3)])
     assert np.isfinite(found).all()
     assert len(np.unique(found, axis=0)) == 3
-
-
-def test_bf16_gives_actions_too(checkpoints):
-    assert np.isfinite(actions(load_policy(settings(checkpoints(), dtype="bf16")), [observation()])).all()
 
 
 def test_what_this_machine_cannot_do_is_reported():
@@ -271,16 +242,6 @@ def test_the_program_refuses_in_one_line(flags, text, tmp_path):
     assert done.returncode != 0
     assert text in done.stderr + done.stdout
     assert "Traceback" not in done.stderr
-
-
-def test_verify_says_what_a_figure_is_worth():
-    from services.openvla.verify import notes
-
-    one = {"checkpoint": "random-tiny seed-0", "quantization": "bf16", "device": "cuda:0", "actions": [[1.0]]}
-    assert notes(one, None) == [] and notes(one, one) == []
-    assert ["about half of the numbers" in said for said in notes({**one, "actions": [[2.0]]}, one)] == [True]
-    assert notes({**one, "checkpoint": "openvla/openvla-7b", "actions": [[2.0]]}, one) == []
-    assert len(notes({**one, "quantization": "int8", "device": "cpu"}, one)) == 2
 
 
 def test_verify_reports_and_compares(checkpoints):

@@ -20,7 +20,3 @@ def test_a_figure_is_what_its_code_draws_and_is_shown(name):
     assert ElementTree.fromstring(text).tag.endswith("svg")
     for pages in (DOCS, DOCS / "ko"):
         assert any(f"img/{name})" in page.read_text(encoding="utf-8") for page in pages.glob("*.md"))
-
-
-def test_every_drawn_figure_has_its_code():
-    assert {path.name for path in (DOCS / "img").glob("*.svg")} == set(figures.FIGURES)

@@ -1,7 +1,6 @@
 """Files held against each other: compose ↔ images ↔ services ↔ .env.example ↔ README ↔ tasks."""
 
 import ast
-import importlib.util
 import re
 import shutil
 import subprocess
@@ -10,12 +9,11 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-import yaml
 
 from vlalab import cli
 from vlalab.description import compose, manifests, ports
 from vlalab.environments import locks
-from vlalab.host import gl, paths, shared_code
+from vlalab.host import paths, shared_code
 
 ROOT = paths.ROOT
 SERVICES = compose.read(variables={})
@@ -44,14 +42,6 @@ def texts() -> dict[str, str]:
         if b"\0" not in data[:4096]:
             found[str(path.relative_to(ROOT))] = data.decode("utf-8", errors="replace")
     return found
-
-
-def constant(path: str, name: str) -> object:
-    """Returns the value of a module-level constant, without importing the module."""
-    for node in ast.parse((ROOT / path).read_text()).body:
-        if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", None) == name:
-            return ast.literal_eval(node.value)
-    raise AssertionError(f"{path} defines no constant {name}")
 
 
 # --- compose.yaml -------------------------------------------------------------------------------------------
@@ -107,19 +97,6 @@ def test_what_manifests_name_exists():
     assert len(suites) == len(set(suites)), "a suite is two benchmarks'"
 
 
-def test_ports_differ():
-    published = [port.published for service in SERVICES.values() for port in service.ports]
-    assert len(published) == len(set(published))
-
-
-@pytest.mark.parametrize("name", SERVICES)
-def test_the_module_a_service_runs_exists(name):
-    command = SERVICES[name].command
-    module = command[command.index("-m") + 1].replace(".", "/")
-    places = [ROOT / directory / module for directory in (".", *paths.SHARED)]
-    assert any(path.with_name(f"{path.name}.py").is_file() or (path / "__main__.py").is_file() for path in places)
-
-
 DOCUMENTED = set(re.findall(r"(?m)^#?(\w+)=", (ROOT / ".env.example").read_text()))
 NOT_FOR_USERS = {
     "VLALAB_HERE",  # where the caller stands: programs show paths from there
@@ -151,19 +128,6 @@ def test_every_documented_variable_is_read():
     assert [name for name in DOCUMENTED if not re.search(rf"\b{name}\b", elsewhere)] == []
 
 
-def test_compose_yaml_holds_nothing_that_compose_would_not_know():
-    document = yaml.safe_load(COMPOSE)
-    assert all("image" in body for body in document["services"].values())
-    assert {name for name in document if not name.startswith("x-")} == {"name", "services"}
-
-
-def test_the_volume_has_one_layout():
-    directories = constant("shared/common/vla_common/volume.py", "DIRECTORIES")
-    source = "".join(path.read_text() for path in (ROOT / "vlalab").rglob("*.py"))
-    used = set(re.findall(r'volume\(\) / "(\w+)"', source))
-    assert used and used <= set(directories)
-
-
 # --- host tool ↔ services -----------------------------------------------------------------------------------
 
 
@@ -188,17 +152,15 @@ def test_documented_commands_use_flags_that_their_tasks_have():
     assert checked > 20
 
 
-def test_both_sides_name_the_same_system_packages():
-    source = (ROOT / "shared/common/vla_common/gl.py").read_text()
-    assert f"apt-get install -y {' '.join(gl.PACKAGES)}" in source
-
-
 def test_every_environment_has_a_lock():
-    assert {*paths.image_names(), *paths.variant_names()} | {"host", "contract", *paths.WITHOUT_IMAGE} == set(
-        locks.all_locks()
-    )
-    for lock in locks.all_locks().values():
-        assert locks.problems(lock) == []
+    expected = {*paths.image_names(), *paths.variant_names(), "host", "contract", *paths.WITHOUT_IMAGE}
+    assert expected == set(locks.all_locks())
+    assert [problem for lock in locks.all_locks().values() for problem in locks.problems(lock)] == []
+
+
+def test_ports_differ():
+    published = [port.published for service in SERVICES.values() for port in service.ports]
+    assert len(published) == len(set(published))
 
 
 # --- README -------------------------------------------------------------------------------------------------
@@ -277,58 +239,67 @@ def imported(text: str) -> set[str]:
     return names
 
 
-def test_imports_go_one_way():
-    """services → evaluation, model kit, notebooks → contract, common; vlalab imports none, no service another one.
+MAY_IMPORT = {  # what is in a directory → packages of this repository that it may import
+    "services/": SHARED,
+    "shared/common/": {"vla_common"},
+    "shared/contract/": {"vla_contract"},
+    "shared/modelkit/": {"vla_common", "vla_contract", "vla_modelkit"},
+    "shared/datasets/": {"vla_common", "vla_datasets"},
+    "shared/evaluation/": {"vla_common", "vla_contract", "vla_evaluation", "vla_notebooks"},
+    "shared/evaluation/vla_evaluation/offline/": {"vla_common", "vla_contract", "vla_evaluation", "vla_datasets"},
+    "shared/notebooks/": {"vla_common", "vla_contract", "vla_notebooks"},
+    "lessons/": set(),
+    "vlalab/": {"vlalab"},
+    "vlalab/host/shared_code.py": {"vlalab", "vla_common"},
+}
 
-    But mini-VLA, which is put together of the course's labs.
-    Data sets stand on common; of the evaluation only what asks policies about them imports them.
-    """
+
+def test_imports_go_one_way():
+    """No service imports another; but mini-VLA is put together of the course's labs."""
+    ours, checked = {"vlalab", "services", *SHARED}, 0
     for name, text in modules().items():
-        found = {other.split(".")[0] for other in imported(text)}
+        directories = [directory for directory in MAY_IMPORT if name.startswith(directory)]
+        if not directories:
+            continue
+        checked += 1
+        found = {other.split(".")[0] for other in imported(text)} & ours
         if name.startswith("services/"):
-            assert "vlalab" not in found, name
             own = name.split("/")[1]
-            others = {o.split(".")[1] for o in imported(text) if o.startswith("services.")}
+            others = {other.split(".")[1] for other in imported(text) if other.startswith("services.")}
             assert others <= {own, *(("ws_mdl",) if own == "minivla" else ())}, name
-        elif name.startswith("shared/common/"):
-            assert not found & {"vlalab", "services", *SHARED - {"vla_common"}}, name
-        elif name.startswith("shared/contract/"):
-            assert not found & {"vlalab", "services", *SHARED - {"vla_contract"}}, name
-        elif name.startswith("shared/modelkit/"):
-            assert not found & {"vlalab", "services", "vla_datasets", "vla_evaluation"}, name
-        elif name.startswith("shared/datasets/"):
-            assert not found & {"vlalab", "services", *SHARED - {"vla_common", "vla_datasets"}}, name
-        elif name.startswith("shared/evaluation/"):
-            assert not found & {"vlalab", "services", "vla_modelkit"}, name
-            assert "vla_datasets" not in found or "/offline/" in name, name
-        elif name.startswith("shared/notebooks/"):
-            assert not found & {"vlalab", "services", "vla_modelkit", "vla_datasets", "vla_evaluation"}, name
-        elif name.startswith("lessons/"):
-            assert not found & {"vlalab", "services", *SHARED}, name
-        elif name.startswith("vlalab/"):
-            loads = {"vla_common"} if name == "vlalab/host/shared_code.py" else set()  # which needs no package
-            assert not found & {"services", *SHARED} - loads, name
+            found -= {"services"}
+        assert found <= MAY_IMPORT[max(directories, key=len)], name
+    assert checked > 300
+
+
+ABOVE = {  # what is on top of a directory, which therefore does not import it
+    "shared/contract/vla_contract": {"protocol": {"client", "server"}, "client": {"server"}, "server": {"client"}},
+    "services/openvla": {
+        "checkpoint": {"decoding", "service"}, "model": {"decoding", "service"}, "decoding": {"service"},
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("root", ABOVE)
+def test_directories_build_on_each_other(root):
+    package = root.replace("services/", "services.").rpartition("/")[2]
+    for directory, above in ABOVE[root].items():
+        files = {name: text for name, text in modules().items() if name.startswith(f"{root}/{directory}/")}
+        assert files
+        for name, text in files.items():
+            tails = [other.removeprefix(f"{package}.") for other in imported(text) if other.startswith(f"{package}.")]
+            assert not {tail.split(".")[0] for tail in tails} & above, name
 
 
 def test_evaluation_knows_no_benchmark_by_name():
     """Nor a camera, an action's size or a control rate: these are data of the benchmark that it is given."""
-    cameras = constant("services/libero/simulator/suites.py", "CAMERAS")
+    cameras = manifests.benchmarks()["libero"].cameras
     words = re.compile(rf"(?i)libero|robosuite|mujoco|{'|'.join(cameras)}|(?<![\w.:])7(?![\w.])|\b20 ?Hz")
     code = {name: text for name, text in texts().items() if name.startswith("shared/evaluation/")}
     assert len(code) > 30
     for name, text in code.items():
         if not name.endswith((".css", ".js", ".j2")):
             assert [line for line in text.splitlines() if words.search(line)] == [], name
-
-
-def test_the_contracts_directories_build_on_each_other():
-    """client → protocol ← server."""
-    above = {"protocol": {"client", "server"}, "client": {"server"}, "server": {"client"}}
-    files = {name: text for name, text in modules().items() if name.startswith("shared/contract/vla_contract/")}
-    assert above.keys() <= {name.split("/")[3] for name in files}
-    for name, text in files.items():
-        reached = {other.split(".")[1] for other in imported(text) if other.startswith("vla_contract.")}
-        assert not reached & above.get(name.split("/")[3], set()), name
 
 
 HOST_TOOL = [
@@ -373,28 +344,6 @@ def test_the_host_tool_names_no_model_and_no_benchmark():
             assert [text for text in said if named.search(text)] == [], name
 
 
-def test_no_model_keeps_a_copy_of_what_the_model_kit_has():
-    def defined(directory: str) -> set[str]:
-        trees = [ast.parse(text) for name, text in modules().items() if name.startswith(directory)]
-        functions = {node.name for tree in trees for node in tree.body if isinstance(node, ast.FunctionDef)}
-        return {name for name in functions if not name.startswith("_")}
-
-    kit = defined("shared/modelkit/")
-    assert {"choose_device", "from_environment", "fetch", "identity", "check_sees"} <= kit
-    for model in ("openvla", "gr00t"):
-        assert not defined(f"services/{model}/") & kit - {"main"}  # verify is a program as well
-
-
-def test_openvlas_directories_build_on_each_other():
-    """service → decoding → model and checkpoint."""
-    above = {"checkpoint": {"decoding", "service"}, "model": {"decoding", "service"}, "decoding": {"service"}}
-    files = {name: text for name, text in modules().items() if name.startswith("services/openvla/")}
-    assert above.keys() <= {name.split("/")[2] for name in files}
-    for name, text in files.items():
-        reached = {other.split(".")[2] for other in imported(text) if other.startswith("services.openvla.")}
-        assert not reached & above.get(name.split("/")[2], set()), name
-
-
 @pytest.mark.parametrize("name", ENVIRONMENTS)
 def test_every_image_has_the_shared_packages_its_services_import(name):
     """Copied and on PYTHONPATH; an import inside a function counts too."""
@@ -421,7 +370,6 @@ def test_the_contract_needs_no_torch():
     for name, text in modules().items():
         if name.startswith("shared/contract/"):
             assert not {other.split(".")[0] for other in imported(text)} & heavy, name
-    assert importlib.util.find_spec("torch") is None, "the host tool's environment has grown a model"
 
 
 # --- what must never be committed ---------------------------------------------------------------------------
@@ -464,7 +412,7 @@ def test_nothing_that_is_read_can_run_code():
 
 
 def test_nothing_is_left_unfinished():
-    words = re.compile(r"\b(?:TO" + r"DO|FIX" + r"ME|XX" + r"X)\b|NotImplemented" + "Error")
+    words = re.compile(r"\b(?:TO" + r"DO|FIX" + r"ME|XX" + r"X)\b")
     for name, text in texts().items():
         if name.endswith((".py", ".sh", ".md", ".yaml")) or name == "lab":
             assert not words.search(text), name
@@ -479,10 +427,3 @@ def test_every_file_that_the_architecture_page_walks_through_exists():
         name for name in named if not (ROOT / re.sub("^server/", "shared/contract/vla_contract/server/", name)).exists()
     ]
     assert not missing
-
-
-def test_the_image_of_the_whole_shows_directories_that_exist():
-    page = (ROOT / "docs" / "architecture.md").read_text()
-    image = page[page.index("```mermaid") : page.index("### The walk of one observation")]
-    shown = set(re.findall(r"(?:services|vlalab)/\w+", image))
-    assert len(shown) > 5 and all((ROOT / name).is_dir() for name in shown)

@@ -27,10 +27,3 @@ def test_what_a_row_names_exists(row):
         assert re.search(rf"^\s*(class|def) {name}\b|^\s*{name}\s*[:=]", text, re.MULTILINE), (
             f"{path} defines no {name}"
         )
-
-
-def test_it_speaks_of_the_fields_own_words():
-    words = ("prefill", "KV cache", "speculative decoding", "draft tree", "vision backbone", "render", "layout",
-             "observation", "rollout", "proprioception", "end effector", "waypoint", "grasp")  # fmt: skip
-    text = " ".join(" ".join(row) for row in ROWS)
-    assert [word for word in words if word not in text] == []

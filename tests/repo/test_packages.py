@@ -75,12 +75,6 @@ def test_every_version_in_an_images_lock_is_one_that_a_package_takes(package):
         assert all(one.specifier.contains(version) for version in versions), (str(one), versions)
 
 
-def test_the_contracts_server_declares_what_the_client_does_and_more():
-    """The locks are made from the server's list."""
-    server = set(project("vla_contract")["optional-dependencies"]["server"])
-    assert set(project("vla_contract")["dependencies"]) < server
-
-
 @pytest.mark.parametrize("source", sorted(ROOT.glob("shared/*/requirements.in")), ids=lambda path: path.parent.name)
 def test_what_a_lock_takes_for_a_package_is_what_the_package_declares(source):
     """The contract's are in every lock anyway."""

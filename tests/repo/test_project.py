@@ -28,12 +28,6 @@ def test_one_version_which_the_changelog_knows():
     assert yaml.safe_load((ROOT / "CITATION.cff").read_text())["version"] == VERSION
 
 
-def test_no_package_states_a_version_of_its_own():
-    for path in [ROOT / "pyproject.toml", *ROOT.glob("shared/*/pyproject.toml")]:
-        text = path.read_text()
-        assert not re.search(r"(?m)^version *= *\"", text) and re.search(r'(?m)^dynamic = \[.*"version"', text), path
-
-
 # --- what GitHub reads --------------------------------------------------------------------------------------
 
 WORKFLOW = yaml.load((ROOT / ".github/workflows/ci.yml").read_text(), yaml.BaseLoader)  # else `on` would be true
@@ -57,17 +51,6 @@ def test_the_workflows_actions_are_pinned_and_it_names_no_package_index():
 
 
 # --- the hooks of a commit ----------------------------------------------------------------------------------
-
-
-def test_a_commit_is_checked_by_what_lint_runs_in_the_locks_version():
-    """A hook from elsewhere would pin a second version of ruff, which nothing keeps like the lock's."""
-    (repository,) = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"]
-    (hook,) = repository["hooks"]
-    assert repository["repo"] == "local" and hook["language"] == "system" and hook["pass_filenames"] is False
-    assert hook["entry"] == "./lab test lint" and "lint" in run.NAMES
-    pinned = re.search(r"(?m)^ruff==(\S+)", (ROOT / "requirements.lock").read_text())[1]
-    used = subprocess.run([sys.executable, "-m", "ruff", "--version"], capture_output=True, text=True).stdout
-    assert used.split() == ["ruff", pinned]
 
 
 # --- licences -----------------------------------------------------------------------------------------------

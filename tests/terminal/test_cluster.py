@@ -219,7 +219,7 @@ def test_another_ray_is_reported_with_both_versions(machines, tmp_path):
         "--disable-usage-stats",
         "--log-color=false",
     ]
-    variables = {**cluster.variables(closed=False), **one.variables, "RAY_TMPDIR": str(tmp_path)}
+    variables = {**cluster.Member(address, None).variables, **one.variables, "RAY_TMPDIR": str(tmp_path)}
     done = subprocess.run(
         [venvs.ensure(cluster.NAME).python, "-c", older, *words], capture_output=True, text=True, timeout=120,
         env={name: value for name, value in variables.items() if value is not None},

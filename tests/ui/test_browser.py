@@ -10,12 +10,9 @@ from PIL import Image
 from policies import WRIST, FarPolicy, GatedLoader, HandPolicy, SeeingPolicy
 from serving import killed
 
-from tests import axe, browser
+from tests import axe
 
-pytestmark = [
-    pytest.mark.outside,
-    pytest.mark.skipif(browser.find() is None, reason="no Chromium is installed for the page's browser tests"),
-]
+pytestmark = axe.NEEDED
 VALUES = "[...document.querySelectorAll('#numbers .value')].map(cell => parseFloat(cell.innerText))"
 
 
@@ -42,28 +39,8 @@ def test_upload_type_click_and_read_the_seven_numbers(page_over, open_page, pict
     assert asked.instruction == "put the bowl on the plate"
     assert np.allclose(values, [*sent.mean(axis=(0, 1)) / 255, 0.224, 0.224, 0.025, 0.75], atol=1e-4)
     assert shown.errors == []
-
-
-def test_the_browser_talks_to_the_page_alone(page_over, open_page, picture):
-    """No font, script, picture or report goes to or comes from anywhere else."""
-    url = page_over(SeeingPolicy(suites=("libero_goal",)))
-    shown = open_page(url)
-    fill_and_ask(shown, picture, "put the bowl on the plate")
     hosts = {urlsplit(address).netloc for address in shown.requests if not address.startswith(("data:", "blob:"))}
-    assert hosts == {urlsplit(url).netloc} and len(shown.requests) > 10
-
-
-def test_an_example_fills_the_form(page_over, open_page):
-    policy = SeeingPolicy(suites=("libero_goal",))
-    shown = open_page(page_over(policy))
-    shown.until("!!document.querySelector('#policy .good')")
-    shown.click("#examples button")
-    shown.until("document.querySelector('#instruction input').value.length > 5")
-    shown.until("!!document.querySelector('#picture img')")
-    shown.click("#ask")
-    shown.until(f"{VALUES}.length == 7")
-    assert policy.asked[-1].instruction.startswith("pick up the ")
-    assert policy.asked[-1].images["agentview"].shape == (256, 256, 3)
+    assert hosts == {urlsplit(url).netloc} and len(shown.requests) > 10, "the page alone"
 
 
 def test_the_page_opens_by_itself_once_the_policy_is_loaded(page_over, open_page):
@@ -74,7 +51,6 @@ def test_the_page_opens_by_itself_once_the_policy_is_loaded(page_over, open_page
     loader.gate.set()
     shown.until("document.querySelector('#policy').innerText.includes('seeing is ready')")
     shown.until("!document.querySelector('#ask').disabled")
-    shown.until("!!document.querySelector('#unnorm-key')")
 
 
 def test_more_tabs_than_a_browser_has_connections_all_show_the_page(page_over, open_page):
@@ -106,18 +82,6 @@ def test_what_a_user_chose_stays_while_the_policy_says_the_same(page_over, open_
     while len([address for address in shown.requests if "/look?" in address]) < len(looks) + 3:
         assert not shown.js(f"{box}.checked")
         time.sleep(0.1)
-
-
-def test_an_error_is_a_card_with_words(page_over, open_page, picture, tmp_path):
-    shown = open_page(page_over(SeeingPolicy()))
-    shown.until("!document.querySelector('#ask').disabled")
-    shown.click("#ask")
-    shown.until("document.querySelector('#numbers [role=alert]')?.innerText.includes('unnorm key')")
-    said = shown.js("[...document.querySelectorAll('#numbers [role=alert] li')].map(item => item.innerText)")
-    assert [line.split(";")[0] for line in said] == [
-        "The image is missing", "The instruction is empty", "No unnorm key is selected"
-    ]  # fmt: skip
-    assert "Traceback" not in shown.js("document.body.innerText")
 
 
 @pytest.mark.parametrize("width", [400, 1280])
@@ -210,7 +174,7 @@ def test_everyone_can_read_the_page(width, scheme, page_over, open_page):
     for unfold in ("#raw summary", "#identity summary"):
         shown.click(unfold)
     shown.until("document.querySelector('#raw textarea')?.value.includes('unnorm_key')")
-    assert judged(shown) == []
+    assert judged(shown) == [] and shown.js("document.documentElement.scrollWidth") <= width
 
 
 def judged(shown):
@@ -299,52 +263,3 @@ def test_a_full_disk_is_reported_and_passes(serve_policy, serve_page, open_page,
     assert list(small_disk.rglob("*.png")) == [], "a part of it is left"
     monkeypatch.setattr(tempfile, "tempdir", None)
     assert len(fill_and_ask(shown, tmp_path / "large.png", "go")) == 7
-
-
-def test_a_value_beyond_its_range_is_drawn_as_such(page_over, open_page, picture):
-    shown = open_page(page_over(FarPolicy(suites=("libero_goal",))), width=400)
-    fill_and_ask(shown, picture, "put the bowl on the plate")
-    arrows = "[...document.querySelectorAll('.numbers svg.bar')].map(bar => bar.getAttribute('class'))"
-    assert shown.js(arrows) == ["bar", "bar under", *["bar"] * 2, "bar over", *["bar"] * 2]
-    means = shown.js("[...document.querySelectorAll('.numbers tbody td:last-child')].map(cell => cell.innerText)")
-    assert means[1] == "-80.0 mm" and means[4] == "+207.7°"
-    said = shown.js("[...document.querySelectorAll('.beyond')].map(line => line.innerText)")
-    assert [line.split(":")[0] for line in said] == [
-        "Δy is -1.6, outside the range -1 to 1 (arrow).",
-        "rotation y is +7.25, outside the range -1 to 1 (arrow).",
-    ]
-
-
-def test_a_page_without_a_policy_says_how_to_get_one_and_finds_it(page_over, open_page):
-    shown = open_page(page_over())
-    shown.until("document.querySelector('#policy')?.innerText.includes('./lab up openvla')")
-    assert "Errno" not in shown.js("document.body.innerText")
-    page_over(SeeingPolicy())
-    shown.until("document.querySelector('#policy').innerText.includes('seeing is ready')")
-
-
-@pytest.mark.parametrize("width", [1280, 390])
-def test_nothing_is_cut_off_at_the_side(width, page_over, open_page, picture):
-    shown = open_page(page_over(SeeingPolicy(suites=("libero_goal",), horizon=8)), width=width)
-    fill_and_ask(shown, picture, "put the bowl on the plate")
-    assert shown.js("document.documentElement.scrollWidth") <= width
-    right = "Math.max(...[...document.querySelectorAll('.numbers')].map(t => t.getBoundingClientRect().right))"
-    assert shown.js(right) <= width
-
-
-def test_the_password_opens_the_page(serve_policy, serve_page, open_page):
-    shown = open_page(serve_page(serve_policy(SeeingPolicy()), password="open-sesame"))
-    shown.until("document.body.innerText.includes('VLALAB_TOKEN')")
-    assert not shown.js("!!document.querySelector('#ask')")
-    shown.until("document.querySelectorAll('input').length >= 2")
-    shown.type("input[name=username]", "student")
-    shown.type("input[type=password]", "open-sesame")
-    shown.js("[...document.querySelectorAll('button')].find(b => /log ?in/i.test(b.innerText)).click()")
-    shown.until("!!document.querySelector('#policy .good')")
-
-
-def test_images_of_the_examples_are_small_and_what_libero_shows():
-    from services.ui.ask import scenes
-
-    for path, instruction in scenes.examples():
-        assert Image.open(path).size == (256, 256) and 5 < len(instruction) < 100

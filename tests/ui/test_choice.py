@@ -9,7 +9,7 @@ from policies import WRIST, FarPolicy, HandPolicy, SeeingPolicy
 from serving import nobody
 
 from services.ui.__main__ import ServiceSettings
-from services.ui.ask import query, requirements, routes, scenes
+from services.ui.ask import inputs, query, routes
 from services.ui.ask.link import Choice
 from vla_contract import Part
 from vla_contract.protocol.parts import HAND_STATE
@@ -48,6 +48,7 @@ def test_several_answer_side_by_side_each_with_a_key_of_its_own(serve_policy, se
     shown = act(url, picture, {"Accept": "text/html"}, **asked, policies=list(others)).text
     assert [section.split("<")[0] for section in shown.split("<section><h2>")[1:]] == list(others)
     assert shown.count("<h3>Latency") == 2 and shown.count("<b>No policy responds at") == 1
+    assert "is -1.6, outside the range" in shown and "bar under" in shown and "bar over" in shown
     raw = both.json()
     assert both.status_code == 200 and "No policy responds at" in raw["away"]["detail"]
     assert (raw["far"]["unnorm_key"], len(raw["far"]["actions"])) == ("bridge_orig", 3)
@@ -71,7 +72,7 @@ def test_what_few_need_is_requested_once_and_reaches_who_needs_it(serve_policy, 
 
 
 def test_more_further_cameras_than_fields_are_reported():
-    needed = requirements.of(
+    needed = inputs.Requirements.of(
         [SeeingPolicy(cameras=("a", "b", "c")).info(), SeeingPolicy(cameras=("a", "d", "e")).info(), None]
     )
     assert needed.first == ("a",) and needed.offered == ("b", "c", "d")
@@ -84,24 +85,29 @@ def test_more_further_cameras_than_fields_are_reported():
 def test_the_state_is_filled_in_and_what_was_typed_stays(text):
     arm = Part("arm", 2, "rad", "joints")
     for part in (*HAND_STATE, arm, Part("arm", 2, "rad", "of the other"), Part("lift", 1, "m", "up", 1, 2)):
-        filled = requirements.format_state([part], text)
-        assert requirements.numbers(filled, [part], [part]).shape == (part.size,)
-    assert requirements.format_state([arm], text) == ("arm (rad): 1 2" if text else "arm (rad): 0 0")
-    both = requirements.format_state([arm, Part("arm", 2, "rad", "of the other")], text)
+        filled = inputs.format_state([part], text)
+        assert inputs.parse_state(filled, [part], [part]).shape == (part.size,)
+    assert inputs.format_state([arm], text) == ("arm (rad): 1 2" if text else "arm (rad): 0 0")
+    both = inputs.format_state([arm, Part("arm", 2, "rad", "of the other")], text)
     assert both.splitlines() == ["arm (rad, joints): 0 0", "arm (rad, of the other): 0 0"]
 
 
-def test_every_example_knows_the_wrists_image_and_a_state_of_its_own():
-    states = {
-        instruction: requirements.format_state(HAND_STATE, "", instruction) for _, instruction in scenes.examples()
-    }
-    assert len(set(states.values())) == len(states)
-    for instruction in states:
-        assert Image.open(scenes.image_of(instruction, WRIST)).size == (256, 256)
-        assert scenes.image_of(instruction, "agentview") is None and scenes.suite_of(instruction)
+def test_every_example_is_served_with_the_wrists_image_and_a_state_of_its_own(page_over):
+    url, states = page_over(), {}
+    shown = httpx.get(f"{url}/").text
+    for path, instruction in inputs.examples():
+        states[instruction] = inputs.format_state(HAND_STATE, "", instruction)
+        address = f"{url.removesuffix('/ask')}/static/ask/examples/{path.relative_to(inputs.EXAMPLES)}"
+        assert httpx.get(address).content == path.read_bytes() and f'title="{instruction}"' in shown
+        wrist = inputs.image_of(instruction, WRIST)
+        assert Image.open(path).size == Image.open(wrist).size == (256, 256) and inputs.suite_of(instruction)
+        assert inputs.image_of(instruction, "agentview") is None
+    assert len(set(states.values())) == len(states) >= 4
 
 
 def test_images_of_another_protocol_are_not_cut():
+    assert query.libero_size(SeeingPolicy(details={"image_size": "224"}).info()) == (224, 224)
+    assert query.libero_size(SeeingPolicy(unnorm_keys=("bridge_orig",), image_hw=(9, 9)).info()) is None
     assert query.libero_size(HandPolicy(suites=("libero_goal",)).info()) == (64, 64)
     assert query.libero_size(HandPolicy(suites=("libero_goal",), profile="minivla").info()) is None
 

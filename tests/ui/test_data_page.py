@@ -11,7 +11,7 @@ from serving import ENVIRONMENT, ROOT, nobody, serving
 
 from services.ui.app import create_app
 from services.ui.ask.link import PolicyLink
-from tests import axe, browser, data_sets
+from tests import axe, data_sets
 from tests.mounts import fill, small
 from vla_datasets import libero
 from vla_datasets.v3_writing import V3Writer
@@ -42,13 +42,6 @@ def test_nothing_is_marked_without_the_token_or_for_another_site(stack, tmp_path
     assert httpx.post(f"{url}/data/goal-one/marks", content=b"x" * 100_000).status_code == 413
 
 
-def test_an_episode_has_a_number_of_few_digits(stack, tmp_path):
-    url = site(tmp_path, stack)
-    for number in ("9" * 5000, "-1", "1.5", "x"):
-        for path in (f"/data/a/{number}", f"/data/a/films/{number}/front.mp4"):
-            assert httpx.get(f"{url}{path}").status_code == 404
-
-
 def test_an_episode_of_version_3_plays_its_part_of_a_video(stack, tmp_path):
     directory = tmp_path / "datasets" / "new"
     data_sets.lerobot(directory, layout=V3Writer)
@@ -75,18 +68,10 @@ def site(volume: Path, stack, token: str | None = None) -> str:
 
 # --- over real data sets ------------------------------------------------------------------------------------
 
-OVER_DATA = [
-    pytest.mark.outside,
-    pytest.mark.skipif(not LIBERO.exists(), reason="environment 'libero' is not made: ./lab env libero"),
-    pytest.mark.skipif(browser.find() is None, reason="no Chromium is installed for the page's browser tests"),
-]
-
 
 def over_data(test):
     """Marks a test that needs a browser and what reads data sets, which no image has together."""
-    for mark in OVER_DATA:
-        test = mark(test)
-    return test
+    return axe.in_a_browser(test, pytest.mark.skipif(not LIBERO.exists(), reason="run ./lab env libero"))
 
 
 @pytest.fixture(scope="module")

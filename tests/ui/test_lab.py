@@ -19,10 +19,10 @@ from serving import ROOT, nobody, serving
 
 from services.ui.lab.routes import routes
 from services.ui.site import texts
-from services.ui.site.guard import Guard
-from services.ui.site.problem import PageError
+from services.ui.site.login import Guard
+from services.ui.site.requests import PageError
 from services.ui.site.site import Site
-from tests import axe, browser
+from tests import axe
 from tests.ports import free_ports
 
 TOKEN = "open-sesame"
@@ -49,11 +49,6 @@ TELLS = {
     "POST /services/random/start": (409, {"detail": "random is being started"}),
     "GET /services/oracle/log": (200, {"log": "ready"}),
 }  # fmt: skip
-
-in_a_browser = [
-    pytest.mark.outside,
-    pytest.mark.skipif(browser.find() is None, reason="no Chromium is installed for the pages' browser tests"),
-]
 
 
 @pytest.fixture
@@ -237,8 +232,7 @@ def started(stack, tmp_path):
     return stack.enter_context(serving(lab_alone(directory, TOKEN, f"http://127.0.0.1:{port}")))
 
 
-@pytest.mark.outside
-@pytest.mark.skipif(browser.find() is None, reason="no Chromium is installed for the pages' browser tests")
+@axe.in_a_browser
 @pytest.mark.skipif(not WS_MDL.exists(), reason="environment 'ws_mdl' is not made: ./lab env ws_mdl")
 @pytest.mark.skipif(not HOST_TOOL.exists(), reason="the host tool is not made: ./lab")
 def test_a_service_is_started_looked_at_and_stopped_by_keys(started, open_page):
@@ -279,8 +273,7 @@ def test_a_service_is_started_looked_at_and_stopped_by_keys(started, open_page):
     assert shown.errors == [] and [complaint for complaint in shown.complaints if "401" not in complaint] == []
 
 
-@pytest.mark.outside
-@pytest.mark.skipif(browser.find() is None, reason="no Chromium is installed for the pages' browser tests")
+@axe.in_a_browser
 def test_nothing_can_be_pressed_before_it_does_something(site, open_page, tmp_path):
     """The page comes with what to type; what hears its buttons comes after it, on a busy machine much later."""
     with steward(tmp_path, TELLS) as asked:
@@ -298,7 +291,7 @@ def test_nothing_can_be_pressed_before_it_does_something(site, open_page, tmp_pa
         assert asked.count("POST /services/random/start") == 1
 
 
-@pytest.mark.parametrize("width", [pytest.param(400, marks=in_a_browser), pytest.param(1280, marks=in_a_browser)])
+@pytest.mark.parametrize("width", [pytest.param(400, marks=axe.NEEDED), pytest.param(1280, marks=axe.NEEDED)])
 def test_it_is_for_everyone(lab, open_page, width):
     shown = open_page(f"{lab}/lab", width=width)
     shown.until("document.querySelectorAll('tr[data-service]').length >= 3")

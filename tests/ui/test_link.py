@@ -6,6 +6,7 @@ from policies import GatedLoader, SeeingPolicy, SlowPolicy, broken_loader
 from serving import nobody, serving
 
 from services.ui.ask import link, query
+from vla_contract import PolicyInfo
 from vla_contract.protocol.parts import HAND_STATE, OSC_POSE
 from vla_contract.protocol.problems import KINDS
 
@@ -69,9 +70,6 @@ def test_a_policy_that_could_not_be_loaded_is_not_waited_for(serve_policy, link_
 def test_the_wrong_token(token, serve_policy, link_to):
     trouble = link_to(serve_policy(SeeingPolicy(), token="the-right-one"), token=token).status().trouble
     assert "token" in trouble.title and "VLALAB_TOKEN" in trouble.todo and not trouble.passing
-
-
-def test_the_right_token(serve_policy, link_to):
     assert link_to(serve_policy(SeeingPolicy(), token="the-right-one"), token="the-right-one").status().usable
 
 
@@ -86,16 +84,13 @@ def test_a_policy_that_needs_a_state_or_some_images_can_be_asked(needs, serve_po
     assert link_to(serve_policy(SeeingPolicy(**needs))).status().usable
 
 
-def test_a_policy_with_more_cameras_than_the_page_has_images_is_refused_with_what_it_needs(serve_policy, link_to):
+def test_an_oracle_and_a_policy_with_more_cameras_than_the_page_has_images_is_refused_with_what_it_needs(
+    serve_policy, link_to
+):
     to = link_to(serve_policy(SeeingPolicy(cameras=tuple("abcde"))))
     assert not to.status().usable and "./lab eval" in to.status().trouble.todo
     assert "5 cameras (a, b, c, d, e)" in to.status().trouble.detail
     assert to.status().info is not None, "what it is can be read all the same"
-
-
-def test_an_oracle_is_refused():
-    from vla_contract import PolicyInfo
-
     assert "simulator" in link.unsuitable(PolicyInfo("oracle", OSC_POSE, needs_privileged=True)).detail
 
 

@@ -24,18 +24,11 @@ LIBERO = ROOT / "images/libero/.venv/bin/python"
 TOKEN = "open-sesame"
 WAIT_S = 240.0  # for a scene to stand, on two busy cores
 API = "/simulator/api"
-IN_A_BROWSER = [
-    pytest.mark.outside,
-    pytest.mark.skipif(browser.find() is None, reason="no Chromium is installed for the page's browser tests"),
-    pytest.mark.skipif(not LIBERO.exists(), reason="environment 'libero' is not made: ./lab env libero"),
-]
 
 
 def browsing(test):
     """Marks a test that needs a browser and a simulator, which no image has together."""
-    for mark in IN_A_BROWSER:
-        test = mark(test)
-    return test
+    return axe.in_a_browser(test, pytest.mark.skipif(not LIBERO.exists(), reason="run ./lab env libero"))
 
 
 @contextlib.contextmanager

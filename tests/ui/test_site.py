@@ -16,15 +16,11 @@ from starlette.routing import Mount
 from services.ui.app import PAGES
 from services.ui.site import texts
 from services.ui.site.login import Login
-from tests import axe, browser
+from tests import axe
 
 TOKEN = "open-sesame"
 UI = Path(texts.__file__).resolve().parents[1]
 PERSON = {"Accept": "text/html,*/*"}
-in_a_browser = [
-    pytest.mark.outside,
-    pytest.mark.skipif(browser.find() is None, reason="no Chromium is installed for the site's browser tests"),
-]
 
 
 @pytest.fixture(scope="module")
@@ -225,7 +221,7 @@ def test_what_a_user_sends_is_text(sites):
 # --- in a browser --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("scheme", [pytest.param(name, marks=in_a_browser) for name in ("light", "dark")])
+@pytest.mark.parametrize("scheme", [pytest.param(name, marks=axe.NEEDED) for name in ("light", "dark")])
 @pytest.mark.parametrize("width", [400, 1280])
 def test_login_and_overview_are_for_everyone(sites, open_page, width, scheme):
     shown = open_page(width=width)

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from bench import course, diffusion, transformer
+from bench import diffusion, transformer
 from services.ws_mdl.diffusion import train as diffusion_train
 from services.ws_mdl.transformer import model as lab_model
 from services.ws_mdl.transformer.config import get_config
@@ -23,11 +23,10 @@ def data(volume, tmp_path):
     return get_ds(get_config("tiny", corpus="reverse", device="cpu", batch_tokens=128), tmp_path, CPU, volume)
 
 
-def test_transformer_computes_in_the_courses_way_in_torchs_and_in_the_labs(data, tmp_path, monkeypatch):
+def test_transformer_computes_in_the_courses_way_and_in_the_labs(data, tmp_path, monkeypatch):
     config = get_config("base", corpus="reverse", device="cpu", precision="fp32", **SMALL)
     plain = count_calls(monkeypatch, transformer.PlainAttention, "forward")
     plain_norm = count_calls(monkeypatch, transformer.PlainNorm, "forward")
-    torchs = count_calls(monkeypatch, nn.TransformerEncoderLayer, "forward")
     labs = count_calls(monkeypatch, lab_model.MultiHeadAttentionBlock, "forward")
     batch = next(iter(data.train_dataloader))
     pad = transformer.Special.of(data.tokenizer_src).pad
@@ -35,19 +34,17 @@ def test_transformer_computes_in_the_courses_way_in_torchs_and_in_the_labs(data,
         "course": lambda: transformer.CourseTraining(config, data, tmp_path / "course").step(
             transformer.course_batch(batch, pad)
         ),
-        "torch": lambda: transformer.torch_trainer(config, CPU, data, tmp_path).step([batch]),
         "lab": lambda: Trainer(config, CPU, data, tmp_path).step([batch]),
     }
     called = {}
     for name, step in sides.items():
-        for calls in (plain, plain_norm, torchs, labs):
+        for calls in (plain, plain_norm, labs):
             calls.clear()
         step()
-        called[name] = [bool(calls) for calls in (plain, plain_norm, torchs, labs)]
+        called[name] = [bool(calls) for calls in (plain, plain_norm, labs)]
     assert called == {
-        "course": [True, True, False, False],
-        "torch": [False, False, True, False],
-        "lab": [False, False, False, True],
+        "course": [True, True, False],
+        "lab": [False, False, True],
     }
 
 
@@ -70,18 +67,6 @@ def test_diffusion_trains_and_samples_in_the_courses_way_and_in_the_labs(monkeyp
         for network in (plain, diffusion.fused_for_sampling(plain))
     ]
     assert norms[0] > 0 == norms[1], "the lab samples without batch norms"
-
-
-def test_course_recipes_give_other_batches_and_other_rates(volume, tmp_path):
-    batches, configs = {}, {}
-    for size in ("tiny", "course"):
-        configs[size] = get_config(size, name=size, corpus="reverse", device="cpu", precision="fp32", **course.SMALL)
-        (tmp_path / size).mkdir()
-        batches[size] = next(iter(get_ds(configs[size], tmp_path / size, CPU, volume).train_dataloader))
-    rows, tokens = zip(*(batches[size].encoder_input.shape for size in ("tiny", "course")), strict=True)
-    assert rows[1] == 8 and tokens[1] == 350 > tokens[0]
-    same = ("d_model", "N", "h", "d_ff")
-    assert all(getattr(configs["tiny"], name) == getattr(configs["course"], name) for name in same)
 
 
 def test_gpu_trains_a_small_minivla(tmp_path):

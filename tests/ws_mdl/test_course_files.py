@@ -19,7 +19,6 @@ from services.ws_mdl.diffusion.data import load
 from services.ws_mdl.diffusion.model import ContextUnet
 from services.ws_mdl.transformer import translate
 from services.ws_mdl.transformer.config import get_config
-from services.ws_mdl.transformer.model import build_transformer
 from services.ws_mdl.transformer.train import train_model
 from tests.ws_mdl.course_files import SEQ, write_all
 from vla_common.volume import Volume
@@ -71,27 +70,13 @@ def test_every_file_of_the_course_comes_and_the_originals_stay(course, brought):
 
 
 def test_a_translator_has_the_numbers_of_the_courses_own(course, brought):
-    """The course divides by the standard deviation over n - 1 numbers: the same words come out, through our norm."""
+    """All but those of norms: test_transformer_training.py compares what comes out."""
     state = load_state(course / "Transformer/weights/tmodel_10.pt")
     trained = translate.load_trained(brought.checkpoints / "transformer/course-en-ko", "cpu", epoch=10)
     ours, theirs = trained.model.state_dict(), state["model_state_dict"]
     kept = [name for name in theirs if not name.endswith("norm.alpha")]
     assert ours.keys() == theirs.keys() and all(torch.equal(ours[name], theirs[name]) for name in kept)
     assert trained.config.seq == SEQ and trained.config.pair == "en-ko" and trained.config.keep == 0
-    original = build_transformer(
-        *(one.get_vocab_size() for one in trained[2:4]), SEQ, SEQ, d_model=16, N=1, h=8, d_ff=32
-    )
-    original.load_state_dict(theirs)
-    for module in original.modules():  # the course's layer normalization
-        if type(module).__name__ == "LayerNormalization":
-            module.forward = lambda x, of=module: (
-                of.alpha * (x - x.mean(-1, keepdim=True)) / (x.std(-1, keepdim=True) + 1e-6) + of.bias
-            )
-    ids = torch.tensor([[2, 4, 5, 6, 3]])
-    masks = torch.ones(1, 1, 1, 5, dtype=torch.bool), torch.ones(1, 5, 5, dtype=torch.bool).tril()
-    with torch.inference_mode():
-        expected, found = (model.eval()(ids, ids, *masks) for model in (original, trained.model))
-    torch.testing.assert_close(found, expected, atol=1e-4, rtol=0)
 
 
 @pytest.mark.parametrize(("run", "height"), [("model", 16), ("l2-model-mnist", 28)])
@@ -159,7 +144,7 @@ def test_a_later_run_deletes_nothing_and_writes_over_nothing(used):
 
 def test_weights_without_an_optimizer_are_not_trained_on(used):
     config = DiffusionConfig(name="course-model", data="course-sprites", n_feat=8, device="cpu", precision="fp32")
-    with pytest.raises(ValueError, match="imported without their optimizer"):
+    with pytest.raises(ValueError, match="imported without optimizer"):
         diffusion_training.train_model(config, used)
 
 

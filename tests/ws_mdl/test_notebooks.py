@@ -19,9 +19,6 @@ def test_a_notebook_runs_and_shows_images(path, trained):
     assert sum(map(notebooks.shows_image, cells)) >= 3 and notebooks.shows_image(cells[-1])
 
 
-# --- a student's home ---------------------------------------------------------------------------------------
-
-
 def test_a_new_home_has_every_notebook_and_a_later_start_leaves_what_a_student_did(tmp_path):
     volume, names = Volume(tmp_path), [path.name for path in notebooks.of("ws_mdl")]
     made = home.copy_notebooks("ws_mdl", volume)

@@ -1,34 +1,22 @@
 """The small GPT: nobody looks ahead, torch's layers with the same weights, sampling by hand, and an honest 5-gram."""
 
 import itertools
-import math
 import random
 from collections import Counter
 
 import pytest
 import torch
-from torch import nn
 
 from services.ws_mdl.practice import gpt, text
-from services.ws_mdl.practice.gpt import GPT, Config, generate, load, next_probabilities, stream_of
+from services.ws_mdl.practice.gpt import GPT, Config, generate, load, next_probabilities
 from services.ws_mdl.practice.ngram import KneserNey
-from tests.ws_mdl.practice import SMALL, corpus, stirred, torch_encoder
-from vla_common.volume import Volume
+from tests.ws_mdl.practice import corpus, stirred
 
 WORDS, SEQ = 30, 12
 
 
 def model(positions: str = "learned") -> GPT:
     return stirred(GPT(WORDS, SEQ, d_model=16, N=2, h=2, d_ff=24, positions=positions))
-
-
-@torch.no_grad()
-def test_it_is_torchs_layers_with_the_same_weights():
-    ours, ids = model(), torch.randint(WORDS, (3, SEQ))
-    x = ours.embed.embedding.weight[ids] * math.sqrt(16) + ours.positions.pe
-    behind = nn.Transformer.generate_square_subsequent_mask(SEQ)
-    theirs = torch_encoder(ours.decoder)(x, mask=behind) @ ours.embed.embedding.weight.T
-    torch.testing.assert_close(ours(ids), theirs, rtol=1e-4, atol=1e-4)
 
 
 @torch.no_grad()
@@ -61,9 +49,6 @@ def test_each_held_out_token_is_guessed_once_with_half_a_window_before_it():
     assert gpt.val_nats(ours, [long], SEQ) == pytest.approx(by_hand, rel=1e-4)
 
 
-# --- sampling -----------------------------------------------------------------------------------------------
-
-
 LIKELY = torch.tensor([[0.1, 0.4, 0.3, 0.2]])
 
 
@@ -88,7 +73,7 @@ def test_the_next_token_is_drawn_from_what_was_requested(asked, expected):
 
 @pytest.mark.parametrize("wrong", [{"temperature": -1}, {"top_k": -1}, {"top_p": 0}, {"top_p": 1.1}])
 def test_a_distribution_that_cannot_be_is_refused(wrong):
-    with pytest.raises(ValueError, match=r"expected at least 0, at least 0, above 0 to 1"):
+    with pytest.raises(ValueError, match=r"expected >= 0, >= 0, in"):
         next_probabilities(LIKELY.log(), **wrong)
 
 
@@ -103,9 +88,6 @@ def test_generated_tokens_come_as_often_as_the_model_says():
     greedy = generate(ours, ids, SEQ + 5, torch.Generator(), temperature=0)  # longer than a window
     for at in range(3, greedy.shape[1]):
         assert greedy[0, at] == ours(greedy[:, max(0, at - SEQ) : at])[0, -1].argmax()
-
-
-# --- counting -----------------------------------------------------------------------------------------------
 
 
 def test_a_bigram_is_what_one_counts_by_hand():
@@ -129,48 +111,24 @@ def test_it_gives_all_tokens_together_one_in_every_context():
         assert sum(found.probability(context, token) for token in range(6)) == pytest.approx(1)
 
 
-def test_more_order_tells_more_of_a_text_with_long_phrases():
-    phrase = [1, 2, 1, 3, 1, 2, 1, 4]
-    nats = [KneserNey([phrase * 20], 6, order).nats([phrase * 3]) for order in (1, 2, 3, 4)]
-    assert nats[3] < nats[1] < nats[0] and nats[3] < 0.3 * nats[0]
-
-
-# --- text ---------------------------------------------------------------------------------------------------
-
-
 def test_what_is_held_out_is_neither_learned_from_nor_known_to_the_tokenizer(tmp_path, volume):
     path = corpus(tmp_path)
-    found = text.load(path, None, "word", 100, 0.2, volume)
+    found = text.load(Config(corpus=path, held_fraction=0.2), "word", 100, volume)
     assert (len(found.train), len(found.val)) == (8, 2) and all(len(block) == text.RUN for block in found.val)
     name = found.tokenizer.id_to_token
     learned, val = ([list(map(name, ids)) for block in part for ids in block] for part in (found.train, found.val))
     numbers = Counter(word for words in (learned, val) for one in words for word in one if word.isdecimal())
     assert not numbers, "a number stands in one line alone: the tokenizer knows none"
     texts = text.read(path, None, volume)
-    lines = {at for at in range(len(texts)) if at // text.RUN in text.select_val_blocks(10, 0.2)}
-    assert found.val_characters == sum(len(texts[at]) + 1 for at in lines) and len(lines) == 32
-
-
-def test_streams_are_texts_with_ends_between(tmp_path, volume):
-    config = Config(corpus=corpus(tmp_path), **{**SMALL, "seq": 16, "tokenizer": "bpe", "vocab_size": 80})
-    found = load(config, volume)
-    assert stream_of([[7, 8], [9]], 3) == [3, 7, 8, 3, 9, 3]
-    assert all(stream[0] == stream[-1] == found.eos and stream.count(found.eos) == 17 for stream in found.val)
-    windows = found.windows(torch.arange(len(found)), torch.Generator().manual_seed(0))
-    text_ids, row = found.train.tolist(), windows[3].tolist()
-    starts = [at for at in range(len(text_ids) - 16) if text_ids[at : at + 17] == row]
-    assert windows.shape == (len(found), 17) and any(48 <= at < 64 for at in starts)
+    blocks = [texts[at : at + text.RUN] for at in range(0, len(texts), text.RUN)]
+    sizes = [sum(len(line) + 1 for line in block) for block in blocks]
+    assert found.val_characters in {one + other for one in sizes for other in sizes}
 
 
 def test_tokens_are_characters_where_that_is_requested(tmp_path, volume):
-    found = text.load(corpus(tmp_path), None, "character", 1000, 0.2, volume)
+    found = text.load(Config(corpus=corpus(tmp_path), held_fraction=0.2), "character", 1000, volume)
     tokens = [found.tokenizer.id_to_token(token) for token in found.val[0][0]]
     assert all(len(token) == 1 for token in tokens) and "".join(tokens).replace("▁", " ").startswith(" the ")
-
-
-def test_the_reference_of_python_is_a_corpus_without_a_download():
-    texts = text.read("python", None, Volume())
-    assert len(texts) > 1500 and any("loop" in one for one in texts) and len(set(texts)) == len(texts)
 
 
 @pytest.mark.parametrize(

@@ -1,28 +1,15 @@
 """The LSTM lab: the cell against torch's, attention, lab 1's search on top of it, training that goes on, gradients."""
 
-from dataclasses import replace
-
 import pytest
 import torch
 
-from services.ws_mdl import epochs
-from services.ws_mdl.practice import lengths, lstm, training
+from services.ws_mdl.practice import lengths
 from services.ws_mdl.practice.lstm import AdditiveAttention, Config, Sentences, Seq2Seq, lstm_cell
 from services.ws_mdl.transformer.dataset import Example, PairDataset, Special, make_batch
 from services.ws_mdl.transformer.decode import beam_search, greedy_decode
 from services.ws_mdl.transformer.tokenization import train_tokenizer
-from vla_common.volume import Volume
-from vla_modelkit.training.machine import TrainingMachine
-from vla_modelkit.training.weights import WeightFiles
 
-CPU = TrainingMachine(torch.device("cpu"))
 SPECIAL = Special(pad=0, sos=1, eos=2)
-SMALL = {"d_model": 8, "hidden": 12, "layers": 1, "h": 2, "batch_size": 16, "device": "cpu", "warmup": 0, "seq": 12}
-MODELS = ("attention", "plain", "transformer")
-
-
-class Never:
-    requested = False
 
 
 def batch_of(lengths, seed=0):
@@ -46,11 +33,6 @@ def sentences():
     return Sentences(*sets, tuple(tokenizers))
 
 
-@pytest.fixture
-def given(monkeypatch, sentences):
-    monkeypatch.setattr(lstm, "load", lambda config, volume: sentences)
-
-
 def read_sentence(layer, x, real, way=""):
     """Return every position's h by the cell written out, with a torch.nn.LSTM's weights; 0 for padding, where the
     state stays as it was."""
@@ -62,13 +44,6 @@ def read_sentence(layer, x, real, way=""):
         state = torch.where(is_real, new[0], state[0]), torch.where(is_real, new[1], state[1])
         outputs[t] = state[0] * is_real
     return torch.stack(outputs, dim=1)
-
-
-def run_of(tmp_path, **changes):
-    return lstm.get_training(Config(**{**SMALL, "epochs": 2, **changes}), CPU, Volume(tmp_path))
-
-
-# --- the model ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("bidirectional", [False, True])
@@ -148,83 +123,15 @@ def test_without_attention_all_of_the_source_goes_through_one_state():
     assert torch.equal(*decoded)
 
 
-# --- training -----------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("model", MODELS)
-def test_one_batch_is_learned_by_heart(model, given, tmp_path):
-    run = run_of(tmp_path, model=model, hidden=24, d_model=16, lrate=1e-2, epochs=1000, dropout=0.0)
-    index = torch.arange(8)
-    losses = [run.step(index).item() for _ in range(120)]
-    assert losses[0] > 1.2 and losses[-1] < 0.1
-
-
-@pytest.mark.parametrize("model", MODELS)
-def test_a_run_stopped_in_mid_epoch_ends_in_the_same_bits(model, given, tmp_path):
-    whole = run_of(tmp_path, model=model)
-    while whole.epoch < 2:
-        epochs.train_epoch(whole, Never())
-    files = WeightFiles(tmp_path, "lstm")
-    first = run_of(tmp_path, model=model)
-    first.order = torch.randperm(len(first.data), generator=first.generator)
-    for index in first.order.split(16)[:2]:
-        first.step(index)
-        first.batches += 1
-    epochs.save(first, files)
-    second = run_of(tmp_path, model=model, seed=99)
-    epochs.load_run_state(second, files.load_latest()[1])
-    second.config = first.config
-    while second.epoch < 2:
-        epochs.train_epoch(second, Never())
-    for name, value in whole.nn_model.state_dict().items():
-        assert torch.equal(value, second.nn_model.state_dict()[name]), name
-
-
-@pytest.mark.parametrize("model", ["attention", "plain"])
-def test_a_whole_run_keeps_weights_and_an_image_and_refuses_other_data(model, tmp_path, capsys):
-    volume = Volume(tmp_path)
-    pairs = tmp_path / "mine.tsv"
-    rows = [(f"{a} {b} c", f"c {b} {a}") for a in "abdefghk" for b in "mnopqrst"]
-    pairs.write_text("".join(f"{source}\t{target}\n" for source, target in rows))
-    config = Config(**{**SMALL, "corpus": str(pairs), "model": model, "epochs": 1, "val_sentences": 4})
-    run = training.train_model(config, volume, lstm.get_training)
-    directory = tmp_path / "checkpoints" / "lstm" / f"mine-en-it-{model}"
-    assert run.epoch == 1 and (directory / "attention.png").exists() == (model == "attention")
-    stored, *tokenizers = lstm.model_from(training.trained(Config, config.name, volume))
-    assert not stored.training and [tokenizer.to_str() for tokenizer in tokenizers] == [
-        tokenizer.to_str() for tokenizer in run.data.tokenizers
-    ]
-    for name, value in run.averaged.state_dict().items():
-        assert torch.equal(value, stored.state_dict()[name]), name
-    printed = capsys.readouterr().out
-    assert "58 sentence pairs" in printed and "epoch 1, held out: loss" in printed and "PREDICTED" in printed
-    again = training.train_model(replace(config, epochs=2), volume, lstm.get_training)
-    assert again.epoch == 2 and "resuming from lstm_00.pt" in capsys.readouterr().out
-    pairs.write_text("".join(f"{source}\t{target}\n" for source, target in rows[::-1]))
-    with pytest.raises(ValueError, match="was trained on other data"):
-        training.train_model(replace(config, epochs=3), volume, lstm.get_training)
-
-
-def test_a_run_measures_itself(given, tmp_path):
-    run = run_of(tmp_path)
-    figures = run.measure()
-    assert set(figures) == {"loss", "exact_percent", "BLEU_percent"} and figures["loss"] > 1
-    assert not run.averaged.training, "or what is asked of it next would be answered with dropout"
-    assert run.measure() == figures
-
-
 @pytest.mark.parametrize("wrong", [{"model": "gru"}, {"hidden": 0}, {"model": "transformer", "hidden": 30}])
 def test_wrong_settings_are_refused(wrong):
     with pytest.raises(ValueError, match="gru|hidden|30"):
         Config(**wrong)
 
 
-# --- what is measured ---------------------------------------------------------------------------------------
-
-
 def test_where_it_falls_below_half():
-    assert lengths.forgets_at({4: 1.0, 5: 0.5, 6: 0.49, 7: 0.6}) == 6
-    assert lengths.forgets_at({4: 1.0}) is None
+    assert "below half from 6 letters on" in lengths.format_shares({4: 1.0, 5: 0.5, 6: 0.49, 7: 0.6})
+    assert "never below half" in lengths.format_shares({4: 1.0})
 
 
 def test_accuracy_counts_whole_sequences(sentences, monkeypatch):

@@ -14,8 +14,6 @@ from services.ws_mdl.practice.skipgram import (
     nearest,
     neighbours,
     padded,
-    top1_accuracy,
-    word_scores,
 )
 from tests.ws_mdl.practice import corpus, stirred
 
@@ -72,20 +70,6 @@ def test_frequent_words_are_left_out_and_the_reach_is_drawn(tmp_path, volume):
     assert left < found.keep_probability[the], "and of the rest some are out of reach, or their middle is left out"
     far, close = ((near[:, place] != PAD).sum() for place in (0, 2))
     assert far < 0.6 * close, "the third word is seen in a third of the draws"
-
-
-def test_the_missing_word_is_the_one_that_the_counts_tell():
-    # two words in the middle, each with its own neighbour: products as far apart as a table makes them
-    model = SkipGram(6, 2, PAD)
-    with torch.no_grad():
-        model.middle.weight[2], model.middle.weight[3] = torch.tensor([4.0, 0.0]), torch.tensor([0.0, 4.0])
-        model.beside.weight[4], model.beside.weight[5] = torch.tensor([1.0, 0.0]), torch.tensor([0.0, 1.0])
-    counts = torch.tensor([0.1, 0.1, 10.0, 30.0, 1.0, 1.0])
-    near = torch.tensor([[4, PAD], [5, PAD], [PAD, PAD]])
-    scores = word_scores(model, near, counts, trust=1.0)
-    assert scores.argmax(dim=1).tolist() == [2, 3, 3], "and without a neighbour the most frequent one"
-    assert scores[0, 2].item() == pytest.approx(math.log(10) + 4) and scores[2, 2].item() == pytest.approx(math.log(10))
-    assert top1_accuracy(model, near, torch.tensor([2, 3, 2]), counts, 1.0) == pytest.approx(2 / 3)
 
 
 def test_nearest_words_point_the_same_way():

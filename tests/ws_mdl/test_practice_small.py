@@ -19,9 +19,6 @@ def near(values, **how):
     return pytest.approx(values, **{"abs": 6e-5, **how})
 
 
-# --- norms --------------------------------------------------------------------------------------------------
-
-
 def test_layer_norm_sees_a_word_and_batch_norm_a_feature():
     x = small.norm_example()
     layer, batch = small.layer_norm(x), small.batch_norm(x)
@@ -44,9 +41,6 @@ def test_ten_times_a_sentence_is_the_same_to_layer_norm_alone():
     assert torch.equal(alone[0], layer[:1]) and (alone[1] - batch[:1]).abs().max() > 0.5  # its neighbours matter
 
 
-# --- positions ----------------------------------------------------------------------------------------------
-
-
 def test_positions_by_hand_are_the_models_table():
     torch.testing.assert_close(torch.tensor(small.positions_by_hand(5, 8)), sinusoids(5, 8), atol=1e-6, rtol=0)
     table = small.positions_by_hand(5, 8)
@@ -66,9 +60,6 @@ def test_positions_of_120_words_with_500_numbers():
         assert float(along[0]) == near(expected, abs=0.01)
 
 
-# --- tokens -------------------------------------------------------------------------------------------------
-
-
 def test_five_tokens_through_an_embedding():
     table, tokens = small.embedding_example()
     found = table(tokens)
@@ -79,9 +70,6 @@ def test_five_tokens_through_an_embedding():
     found.sum().backward()
     touched = table.embedding.weight.grad.abs().sum(dim=1).nonzero().flatten().tolist()
     assert touched == sorted(small.TOKENS)
-
-
-# --- forced and free ----------------------------------------------------------------------------------------
 
 
 def test_free_running_falls_behind_teacher_forcing():
@@ -97,9 +85,6 @@ def test_free_running_falls_behind_teacher_forcing():
     )
 
 
-# --- curves -------------------------------------------------------------------------------------------------
-
-
 def test_the_rate_rises_for_4000_steps_and_falls_with_the_root():
     config = get_config("base")
     rates = {step: learning_rate(config, step) for step in (1, 1000, 4000, 16000, 100_000)}
@@ -113,12 +98,8 @@ def test_label_smoothing_is_least_below_certainty():
     for smoothing, least in ((0.0, 0.999), (0.1, 0.901)):
         losses = {p: small.smoothed_loss(p, 100, smoothing) for p in shares}
         assert min(losses, key=losses.get) == near(least, abs=1e-9)
-    assert small.best_probability(100, 0.1) == near(0.901)
     assert small.smoothed_loss(0.901, 100, 0.1) == near(0.7778, abs=1e-3)  # the smoothed target's own entropy
     assert small.smoothed_loss(0.999, 100, 0.1) > 1.1 and small.smoothed_loss(0.999, 100, 0.0) < 0.002
-
-
-# --- order --------------------------------------------------------------------------------------------------
 
 
 def test_without_positions_order_is_not_seen():
@@ -126,9 +107,6 @@ def test_without_positions_order_is_not_seen():
     assert words < 1e-5 and mean < 1e-5
     words, mean = small.permutation_differences(positions=True)
     assert words > 0.5 and mean > 0.01
-
-
-# --- products -----------------------------------------------------------------------------------------------
 
 
 def test_a_product_by_its_definition():
@@ -148,9 +126,6 @@ def test_the_order_of_products_costs_n_squared_or_d_squared():
     assert (with_softmax - q @ (k.T @ v)).abs().max() > 0.1
 
 
-# --- parameter counts ---------------------------------------------------------------------------------------
-
-
 def test_parameter_counts_are_the_papers():
     found = small.parameter_counts()
     assert found == {"Transformer base": 63_084_680, "ViT-B/16": 86_530_792, "BERT base": 109_446_912}
@@ -165,16 +140,6 @@ def test_the_counts_are_those_of_the_models_that_are_trained():
     assert small.count(ours) == small.parameter_counts()["ViT-B/16"]
     shared = small.parameter_counts()["Transformer base"]
     assert small.count(two_tables) == shared + small.WORD_PIECES * 512
-
-
-def test_a_weight_that_two_modules_share_counts_once():
-    one, other = torch.nn.Linear(3, 4), torch.nn.Linear(3, 4)
-    assert small.count(one, other) == 32
-    other.weight = one.weight
-    assert small.count(one, other) == 20
-
-
-# --- the page -----------------------------------------------------------------------------------------------
 
 
 def said(value, form):

@@ -100,9 +100,6 @@ def test_digits_that_are_held_out_are_never_learned_from():
     assert sum(row.numpy().tobytes() in learned for row in found.val.x) <= 1  # two pictures may be alike
 
 
-# --- frames of demonstrations -------------------------------------------------------------------------------
-
-
 def test_the_frames_of_a_data_set_are_reported_apart_by_task_and_episodes_are_held_out_whole(volume):
     write(volume.path("datasets") / "dots", 10)
     found = vit.load(Config(data="dots", side=16, held_fraction=0.2), volume)

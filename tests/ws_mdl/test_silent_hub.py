@@ -12,7 +12,7 @@ from tests import forked
 from vla_modelkit import hub
 
 LOAD = """
-from services.ws_mdl.corpora.hub import load_opus_books
+from services.ws_mdl.corpora.corpus import load_opus_books
 from services.ws_mdl.corpora.corpus import Languages
 from services.ws_mdl.diffusion import data
 from vla_common.volume import Volume
@@ -25,7 +25,7 @@ for load in (lambda: data.load("mnist"), lambda: load_opus_books(Languages("en",
 FETCH = """
 from vla_common.volume import Volume
 from vla_modelkit.checkpoint import CheckpointError
-from vla_modelkit.data_download import fetch_data
+from vla_modelkit.download import fetch_data
 try:
     fetch_data("me/data", "", Volume().datasets / "data")
 except CheckpointError as error:
@@ -82,10 +82,15 @@ def test_a_download_that_is_typed_asks_again(silent, tmp_path):
 
 
 def test_an_answer_is_kept_an_hour_for_its_address(monkeypatch, tmp_path):
-    from huggingface_hub import constants
+    from huggingface_hub import constants, utils
 
     probes = []
-    monkeypatch.setattr(hub, "_probe", lambda endpoint: probes.append(endpoint) or "")
+
+    class Session:
+        def head(self, endpoint, timeout):
+            probes.append(endpoint)
+
+    monkeypatch.setattr(utils, "get_session", Session)
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     monkeypatch.setattr(constants, "HF_HOME", str(tmp_path / "hf"))
     monkeypatch.setattr(constants, "ENDPOINT", "http://one")

@@ -41,12 +41,6 @@ def test_a_run_computes_on_the_idle_cores_and_prints_it(idle, cores, expected):
     assert f"{expected} thread" in str(chosen)
 
 
-def test_threads_come_back_for_the_next_run(idle):
-    for cores in (1, 3):
-        idle(cores)
-        assert machine().threads == cores
-
-
 def test_a_moment_without_idle_cores_does_not_decide(idle, monkeypatch):
     monkeypatch.setattr(threads, "SAMPLE_S", 0.05)
     idle(1, 1, 3)
@@ -90,13 +84,6 @@ def test_a_number_that_this_machine_does_not_have_is_reported(idle, volume, caps
     load_run_state(run, {**state_of(run), "threads": 9})
     assert run.machine.threads == MAX
     assert "4 threads instead of 9" in capsys.readouterr().out
-
-
-def test_files_without_a_number_keep_the_idle_cores(idle, volume):
-    idle(2)
-    run = vit_run(volume)
-    load_run_state(run, {key: value for key, value in state_of(run).items() if key != "threads"})
-    assert run.machine.threads == 2
 
 
 def test_a_transformer_continues_in_the_threads_that_it_began_in(idle, volume, monkeypatch, capsys):

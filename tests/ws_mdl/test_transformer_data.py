@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from services.ws_mdl import corpora
-from services.ws_mdl.corpora import homeassistant, hub
-from services.ws_mdl.corpora.corpus import Languages, clean
+from services.ws_mdl.corpora import homeassistant
+from services.ws_mdl.corpora.corpus import Languages, clean, lemon_mint_pairs, opus_books_pairs
+from services.ws_mdl.corpora.files import read_lines
 from services.ws_mdl.practice.series import from_file
-from services.ws_mdl.practice.text import text_file
 from services.ws_mdl.transformer import dataset as data
 from services.ws_mdl.transformer.config import get_config
 from services.ws_mdl.transformer.model import build_transformer
@@ -85,7 +85,7 @@ def test_a_byte_order_mark_is_not_learned(volume, capsys, name):
     (volume.datasets / name).write_text(text, encoding="utf-8-sig")
     assert corpora.load(name, "en-it", volume).pairs == [("the cat", "il gatto")] and not capsys.readouterr().out
     (volume.datasets / "lines.txt").write_text("one\ntwo\n", encoding="utf-8-sig")
-    assert text_file(volume.datasets / "lines.txt") == ["one", "two"]
+    assert read_lines(volume.datasets / "lines.txt") == ["one", "two", ""]
     (volume.datasets / "numbers.csv").write_text("1\n2.5\n", encoding="utf-8-sig")
     assert from_file(volume.datasets / "numbers.csv").tolist() == [1.0, 2.5]
 
@@ -122,9 +122,9 @@ def test_a_file_that_is_not_text_is_named(volume):
 
 def test_rows_of_the_hub_become_pairs_in_either_direction():
     opus = datasets.Dataset.from_list([{"id": "1", "translation": {"en": "one", "it": "uno"}}])
-    assert list(hub.opus_books_pairs(opus, Languages("it", "en"))) == [("uno", "one")]
+    assert opus_books_pairs(opus, Languages("it", "en")) == [("uno", "one")]
     lemon = datasets.Dataset.from_list([{"english": "one", "korean": "하나"}])
-    assert list(hub.lemon_mint_pairs(lemon, Languages("en", "ko"))) == [("one", "하나")]
+    assert lemon_mint_pairs(lemon, Languages("en", "ko")) == [("one", "하나")]
 
 
 def test_translations_are_paired_by_key_with_their_placeholders(tmp_path):

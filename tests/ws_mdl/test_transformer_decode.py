@@ -126,9 +126,6 @@ def test_a_sentence_that_cannot_be_read_is_named(speaker, tokenizer, text, messa
         decode.translate(speaker, ["a", text], tokenizer, tokenizer, seq=12)
 
 
-# --- looking in ---------------------------------------------------------------------------------------------
-
-
 def test_attention_maps_are_the_models_own_and_leave_it_as_it_was(transformer):
     source, target = torch.randint(4, 37, (1, 7)), torch.randint(4, 37, (1, 5))
     maps = visualize.attention_maps(transformer, source, target)

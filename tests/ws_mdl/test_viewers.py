@@ -26,7 +26,7 @@ from services.ws_mdl.transformer.visualize import look
 from tests import browser
 from tests.ws_mdl.test_services import AS_ROOT, TOKEN, ask, serving
 from vla_modelkit.training.machine import choose_machine
-from vla_notebooks.page import page
+from vla_notebooks.viewer import page
 
 SENTENCE = "a b c d"
 

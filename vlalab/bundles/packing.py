@@ -6,7 +6,6 @@ the sha256 and size of every other member. `vlalab.bundles.restoring` reads it.
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import io
 import json
@@ -18,16 +17,18 @@ import sys
 import tarfile
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import BinaryIO
+from typing import IO
 
 from vlalab.description import compose, manifests
 from vlalab.engine import building, docker, images, volumes
 from vlalab.host import paths
 from vlalab.host.console import LabError, Status, check_choices, log_info, status, unknown
+from vlalab.host.memory import format_size
 
 FORMAT = "vla-lab-bundle 3"
 MANIFEST = "manifest.json"
@@ -85,57 +86,9 @@ def default_assets(names: Sequence[str]) -> list[str]:
     return [name for name in available if {services[name].environment_name, "all"} & set(names)]
 
 
-def bundle(request: BundleRequest) -> Path | None:
-    """Write a bundle; return its path, None for a dry run. A failure raises LabError and leaves no file."""
-    selected = []
-    if request.names:
-        docker.require()
-        available = images.existing()
-        for name in request.names:
-            if name != "all" and (problem := images.unusable(name, available.get(name))):
-                raise LabError(problem)
-        requested = [image for name, image in available.items() if {name, "all"} & set(request.names)]
-        selected = [image for image in requested if image.fits()]
-    files = volume_files(request.checkpoints, request.assets)
-    if not selected and not files:
-        raise LabError(
-            "nothing to bundle; give environments (build images with ./lab build), --checkpoints or --assets"
-        )
-    for image in selected:
-        print(f"{images.format_size(image.size):>10}  image {image.reference}, {image.age()} old")
-    sizes: dict[str, int] = {}
-    for path in files:
-        name = "/".join(path.relative_to(paths.volume()).parts[:2])
-        sizes[name] = sizes.get(name, 0) + path.stat().st_size
-    for name, size in sizes.items():
-        print(f"{images.format_size(size):>10}  {name}")
-    checkpoints = names_on_volume("checkpoints")
-    if checkpoints and not any(name.startswith("checkpoints/") for name in sizes):
-        log_info(f"no checkpoint is included; on the volume: {', '.join(checkpoints)} (--checkpoints NAME,… or all)")
-    if request.dry_run:
-        return None
-    _check_target(request, selected, sum(sizes.values()))
-    temporary = request.file.with_name(request.file.name + ".unfinished")
-    try:
-        with status(f"writing {request.file}") as line:
-            _write(temporary, request, selected, files, line)
-        temporary.rename(request.file)
-    except OSError as error:
-        reason = "the disk is full" if error.errno == errno.ENOSPC else str(error)
-        raise LabError(f"{request.file} could not be written: {reason}; the partial file was removed") from error
-    finally:
-        temporary.unlink(missing_ok=True)
-    volumes.give_to_parent_owner(request.file)
-    log_info(
-        f"{request.file}: {images.format_size(request.file.stat().st_size)}; on the other machine: ./lab restore FILE"
-    )
-    return request.file
-
-
 def names_on_volume(directory: str) -> list[str]:
     """Return the names in a directory of the volume."""
-    path = paths.volume() / directory
-    return sorted(entry.name for entry in path.iterdir() if not entry.name.startswith(".")) if path.is_dir() else []
+    return sorted(path.name for path in (paths.volume() / directory).glob("[!.]*"))
 
 
 def volume_files(checkpoints: Sequence[str], assets: Sequence[str]) -> list[Path]:
@@ -155,19 +108,53 @@ def volume_files(checkpoints: Sequence[str], assets: Sequence[str]) -> list[Path
     return [path for path in files if path.is_file()]
 
 
-def _check_target(request: BundleRequest, selected: Sequence[images.Image], bytes_of_files: int) -> None:
-    file = request.file
-    if file.exists():
-        kind = "a directory; name a file in it" if file.is_dir() else "an existing file; remove it or use another name"
-        raise LabError(f"{file} is {kind}")
-    if not file.parent.is_dir():
-        raise LabError(f"directory {file.parent} does not exist; create it, or mount the disk")
-    need = COMPRESSION * sum(image.size for image in selected) + bytes_of_files + HOST_BYTES * request.host
-    free = shutil.disk_usage(file.parent).free
-    if free < need:
+def bundle(request: BundleRequest) -> Path | None:
+    """Write a bundle; return its path, None for a dry run. A failure raises LabError and leaves no file."""
+    selected: list[images.Image] = []
+    if request.names:
+        available = images.existing()
+        for name in request.names:
+            if name != "all" and (problem := images.unusable(name, available.get(name))):
+                raise LabError(problem)
+        selected = [i for name, i in available.items() if {name, "all"} & set(request.names) and i.fits()]
+    files = volume_files(request.checkpoints, request.assets)
+    if not selected and not files:
         raise LabError(
-            f"the bundle needs up to {images.format_size(need)}; {file.parent} has {images.format_size(free)} free"
+            "nothing to bundle; give environments (build images with ./lab build), --checkpoints or --assets"
         )
+    for image in selected:
+        print(f"{format_size(image.size):>10}  image {image.reference}, {image.age()} old")
+    sizes: Counter[str] = Counter()
+    for path in files:
+        sizes["/".join(path.relative_to(paths.volume()).parts[:2])] += path.stat().st_size
+    for name, size in sizes.items():
+        print(f"{format_size(size):>10}  {name}")
+    checkpoints = names_on_volume("checkpoints")
+    if checkpoints and not any(name.startswith("checkpoints/") for name in sizes):
+        log_info(f"no checkpoint is included; on the volume: {', '.join(checkpoints)} (--checkpoints NAME,… or all)")
+    if request.dry_run:
+        return None
+    file = request.file
+    if file.exists() or not file.parent.is_dir():
+        problem = "exists; remove it or use another name" if file.exists() else "is in no existing directory"
+        raise LabError(f"{file} {problem}")
+    need = int(COMPRESSION * sum(image.size for image in selected)) + sizes.total() + HOST_BYTES * request.host
+    if (free := shutil.disk_usage(file.parent).free) < need:
+        raise LabError(f"the bundle needs up to {format_size(need)}; {file.parent} has {format_size(free)} free")
+    temporary = file.with_name(file.name + ".unfinished")
+    try:
+        with status(f"writing {file}") as line:
+            _write(temporary, request, selected, files, line)
+        temporary.rename(file)
+    except OSError as error:
+        raise LabError(
+            f"{file} could not be written: {error.strerror or error}; the partial file was removed"
+        ) from error
+    finally:
+        temporary.unlink(missing_ok=True)
+    volumes.give_to_parent_owner(file)
+    log_info(f"{file}: {format_size(file.stat().st_size)}; on the other machine: ./lab restore FILE")
+    return file
 
 
 # --- writing ------------------------------------------------------------------------------------------------
@@ -180,13 +167,13 @@ class BundleWriter:
         self._tar = tar
         self.members: dict[str, dict[str, object]] = {}
 
-    def add(self, name: str, source: BinaryIO, mtime: float | None = None) -> None:
+    def add(self, name: str, source: IO[bytes], mtime: float | None = None) -> None:
         """Add a member of unknown size: the header is rewritten at the end."""
         header = tarfile.TarInfo(name)
         header.mtime, header.mode = int(time.time() if mtime is None else mtime), 0o644
         file, digest = self._tar.fileobj, hashlib.sha256()
-        start = file.tell()
-        length = len(header.tobuf(tarfile.GNU_FORMAT))
+        assert file is not None
+        start, length = file.tell(), len(header.tobuf(tarfile.GNU_FORMAT))
         file.write(b"\0" * length)
         while block := source.read(BLOCK):
             digest.update(block)
@@ -219,7 +206,7 @@ def _write(
             before = path.stat()
             with path.open("rb") as file:
                 writer.add(f"volume/{name}", file, before.st_mtime)
-            if path.stat().st_size != before.st_size or path.stat().st_mtime != before.st_mtime:
+            if (path.stat().st_size, path.stat().st_mtime) != (before.st_size, before.st_mtime):
                 raise LabError(f"{path} changed while it was read; repeat the command when no program writes it")
         manifest = {
             "format": FORMAT,
@@ -240,6 +227,7 @@ def _save(writer: BundleWriter, image: images.Image) -> None:
         compressor = [shutil.which("pigz") or "gzip", f"-{LEVEL}", "-c"]
         with save, subprocess.Popen(compressor, stdin=save.stdout, stdout=subprocess.PIPE) as gzip:
             save.stdout.close()  # so that `docker save` ends with the compressor
+            assert gzip.stdout is not None
             try:
                 writer.add(f"images/{image.name}.tar.gz", gzip.stdout)
             except BaseException:
@@ -260,20 +248,18 @@ def _add_host(writer: BundleWriter) -> None:
         directory = Path(name)
         archive, pins, wheels = directory / "vla-lab.tar.gz", directory / "requirements.lock", directory / "wheels"
         pins.write_text(without_markers((paths.ROOT / "requirements.lock").read_text()))
+        git = ["git", "-C", str(paths.ROOT), "archive", "--prefix=vla-lab/", "-o", str(archive), "HEAD"]
         download = [
             sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps",
             "--require-hashes", "--only-binary", ":all:", "--dest", str(wheels), "-r", str(pins),
             *(word for name in WHEELS for word in ("--platform", name)),
         ]  # fmt: skip
-        git = ["git", "-C", str(paths.ROOT), "archive", "--prefix=vla-lab/", "-o", str(archive), "HEAD"]
         variables = {**os.environ, "PIP_REQUIRE_VIRTUALENV": "0"}
         for command in (git, *([*download, "--python-version", version] for version in PYTHONS)):
             done = subprocess.run(command, capture_output=True, text=True, env=variables)
             if done.returncode != 0:
-                contents = "files" if command is git else f"packages for Python {command[-1]}"
-                raise LabError(
-                    f"the lab's own {contents} cannot be added; to omit them use --no-host\n{done.stderr.strip()}"
-                )
+                text = done.stderr.strip()
+                raise LabError(f"the lab's own files or packages cannot be added; to omit them use --no-host\n{text}")
         for path in (archive, *sorted(wheels.iterdir())):
             with path.open("rb") as file:
                 writer.add(f"host/{path.relative_to(directory)}", file)

@@ -19,15 +19,16 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 from vlalab.bundles.packing import BLOCK, DIRECTORIES, FORMAT, MANIFEST
-from vlalab.engine import docker, images, space, volumes
+from vlalab.engine import docker, images, volumes
 from vlalab.environments.venvs import file_lock
 from vlalab.host import paths, state
 from vlalab.host.console import LabError, log_info, status
+from vlalab.host.memory import format_size
 
 STAGING = ".restoring"  # on the volume; removed by the next restore if one was killed
-UNPACKED = 3  # times the compressed size: disk space to load an image
 MAX_MANIFEST = 64 << 20  # bytes
 NAME = re.compile(r"[a-z0-9][a-z0-9_-]*")
 REFERENCE = re.compile(r"[a-z0-9][a-z0-9._/-]*:[A-Za-z0-9_][A-Za-z0-9._-]*")
@@ -39,7 +40,7 @@ DAMAGED = "; copy or create it again"
 class RestorePlan:
     """The steps of a restore: images to load, files to write; and the files that exist or are newer here."""
 
-    load: list[dict] = field(default_factory=list)
+    load: list[dict[str, Any]] = field(default_factory=list)
     write: list[str] = field(default_factory=list)
     same: int = 0
     newer: list[str] = field(default_factory=list)
@@ -49,32 +50,42 @@ class Bundle:
     """An open bundle, whose members are exactly those that its manifest names."""
 
     def __init__(self, path: Path, tar: tarfile.TarFile) -> None:
-        self.path, self._tar, self.members = path, tar, {}
+        self.path, self._tar = path, tar
+        self.members: dict[str, tarfile.TarInfo] = {}
         for member in tar:
             if not member.isreg() or member.issparse() or member.name in self.members:
                 raise LabError(f"{path} has {member.name[:200]!a}, which is not a regular file or a duplicate{DAMAGED}")
             self.members[member.name] = member
         if MANIFEST not in self.members or self.members[MANIFEST].size > MAX_MANIFEST:
             raise LabError(f"{path} has no manifest: it is not a bundle or is truncated{DAMAGED}")
-        manifest = json.loads(tar.extractfile(MANIFEST).read())
+        manifest = json.loads(b"".join(self.read(MANIFEST)))
         if manifest["format"] != FORMAT:
             name = str(manifest["format"])[:40]
             raise LabError(f"{path} has format {name!a}; this version reads {FORMAT!r}; create the bundle again")
         self.hashes = {str(name): str(entry["sha256"]) for name, entry in manifest["members"].items()}
         sizes = {name: entry["size"] for name, entry in manifest["members"].items()}
-        if sizes != {name: member.size for name, member in self.members.items() if name != MANIFEST}:
+        self.images = []
+        for record in manifest["images"]:
+            created = datetime.fromisoformat(record["created"])
+            if not NAME.fullmatch(record["name"]) or not REFERENCE.fullmatch(record["reference"]) or not created.tzinfo:
+                raise ValueError(f"an image with the reference {record['reference']!a}, created {created}")
+            image = {"member": f"images/{record['name']}.tar.gz", "reference": record["reference"], "created": created}
+            image |= {"id": str(record["id"]), "labels": dict(record["labels"])}
+            self.images.append(image)
+        is_complete = sizes == {name: member.size for name, member in self.members.items() if name != MANIFEST}
+        if not is_complete or {i["member"] for i in self.images} != {n for n in sizes if n.startswith("images/")}:
             raise LabError(f"{path} does not match its manifest{DAMAGED}")
-        self.images = [_parse_image(record) for record in manifest["images"]]
-        if {image["member"] for image in self.images} != {name for name in sizes if name.startswith("images/")}:
-            raise LabError(f"the images in {path} do not match its manifest{DAMAGED}")
         self.files = {name[7:]: member for name, member in self.members.items() if name.startswith("volume/")}
         directories = {str(parent) for name in self.files for parent in PurePosixPath(name).parents}
         for name in self.files:
-            check_volume_path(name)
+            parts = PurePosixPath(name).parts
+            is_below = len(parts) > 1 and parts[0] in DIRECTORIES and ".." not in parts and "/".join(parts) == name
+            if not is_below or not name.isprintable():
+                raise LabError(f"the bundle has {name[:200]!a}, which is not in {' or '.join(DIRECTORIES)}")
             if name in directories:
                 raise LabError(f"{path} has {name[:200]!a} as a file and as a directory{DAMAGED}")
-        created, commit = datetime.fromisoformat(manifest["created"]), re.sub(r"[^0-9a-z-]", "?", manifest["commit"])
-        self.origin = f"created {created} from commit {commit[:12]}"
+        commit = re.sub(r"[^0-9a-z-]", "?", manifest["commit"])
+        self.origin = f"created {datetime.fromisoformat(manifest['created'])} from commit {commit[:12]}"
 
     def verify(self) -> None:
         """Raise LabError for the first member whose sha256 differs from the manifest."""
@@ -87,9 +98,10 @@ class Bundle:
 
     def read(self, name: str) -> Iterator[bytes]:
         """Yield a member in blocks."""
-        with self._tar.extractfile(self.members[name]) as file:
-            while block := file.read(BLOCK):
-                yield block
+        file = self._tar.extractfile(self.members[name])
+        assert file is not None
+        while block := file.read(BLOCK):
+            yield block
 
 
 @contextmanager
@@ -107,27 +119,6 @@ def open_bundle(path: Path) -> Iterator[Bundle]:
         yield bundle
 
 
-def _parse_image(record: dict) -> dict:
-    """Return the record of an image. Raise ValueError, TypeError or KeyError for an invalid one."""
-    if not NAME.fullmatch(record["name"]) or not REFERENCE.fullmatch(record["reference"]):
-        raise ValueError(f"an image with the name {record['name']!a} and the reference {record['reference']!a}")
-    created, labels = datetime.fromisoformat(record["created"]), dict(record["labels"])
-    if created.tzinfo is None:
-        raise ValueError("an image's date without a time zone")
-    return {
-        "member": f"images/{record['name']}.tar.gz", "reference": record["reference"], "id": str(record["id"]),
-        "created": created, "size": int(record["size"]), "labels": labels,
-    }  # fmt: skip
-
-
-def check_volume_path(name: str) -> None:
-    """Raise LabError for a path outside the bundled directories of the volume."""
-    path = PurePosixPath(name)
-    is_below = len(path.parts) > 1 and path.parts[0] in DIRECTORIES and ".." not in path.parts and str(path) == name
-    if not is_below or not name.isprintable():
-        raise LabError(f"the bundle has {name[:200]!a}, which is not in {' or '.join(DIRECTORIES)}")
-
-
 def restore(file: Path, force: bool = False, dry_run: bool = False) -> RestorePlan:
     """Restore a bundle (unless dry_run) and return the plan. A failure raises LabError and changes no file."""
     with open_bundle(file) as bundle:
@@ -136,7 +127,6 @@ def restore(file: Path, force: bool = False, dry_run: bool = False) -> RestorePl
             if not dry_run:
                 with status(f"checking {len(bundle.hashes)} parts of {file.name}"):
                     bundle.verify()
-                _check_space(bundle, plan)
                 _carry_out(bundle, plan)
         except OSError as error:
             reason = f"{(error.filename or str(file))[:200]!a}: {error.strerror or error}"
@@ -161,14 +151,14 @@ def _plan(bundle: Bundle, force: bool) -> RestorePlan:
         target = target_of(name)
         if target.is_dir():
             raise LabError(f"{target} is a directory here and a file in the bundle; move it. Nothing was restored")
-        current = target.stat() if target.exists() else None
-        if current and (current.st_size, int(current.st_mtime)) == (member.size, int(member.mtime)):
+        existing = target.stat() if target.exists() else None
+        if existing and (existing.st_size, int(existing.st_mtime)) == (member.size, int(member.mtime)):
             plan.same += 1
-        elif current and int(current.st_mtime) > member.mtime and not force:
+        elif existing and int(existing.st_mtime) > member.mtime and not force:
             plan.newer.append(name)
         else:
             plan.write.append(name)
-    size = images.format_size(sum(bundle.files[name].size for name in plan.write))
+    size = format_size(sum(bundle.files[name].size for name in plan.write))
     print(f"  files: {len(plan.write)} to write ({size}), {plan.same} already here, {len(plan.newer)} newer here")
     for name in plan.newer[:5]:
         log_info(f"{name} is newer here and stays; --force overwrites it")
@@ -184,26 +174,10 @@ def target_of(name: str) -> Path:
     raise LabError(f"{root / name} leads out of the volume through a link; remove the link. Nothing was restored")
 
 
-def _check_space(bundle: Bundle, plan: RestorePlan) -> None:
-    """Raise LabError if the engine's disk or the volume has not enough space."""
-    need = sum(max(image["size"], UNPACKED * bundle.members[image["member"]].size) for image in plan.load)
-    free = space.free_at_engine() if plan.load else None
-    if free is not None and free < need:
-        raise LabError(
-            f"loading needs {images.format_size(need)}; the engine's disk has {images.format_size(free)} free"
-        )
-    existing = next(path for path in (paths.volume(), *paths.volume().parents) if path.exists())
-    size, free = sum(bundle.files[name].size for name in plan.write), shutil.disk_usage(existing).free
-    if free < size:
-        raise LabError(
-            f"the files need {images.format_size(size)}; {existing} has {images.format_size(free)} free; "
-            "free some space, or set VLALAB_VOLUME to another disk"
-        )
-
-
 def _carry_out(bundle: Bundle, plan: RestorePlan) -> None:
     """Write the files to the staging directory, load the images, rename the files into place."""
-    staging = paths.volume() / STAGING
+    volume = paths.volume()
+    staging = volume / STAGING
     with file_lock(state.directory() / ".restore.lock", "another restore is running"):
         if bundle.files:
             volumes.prepare()
@@ -212,7 +186,7 @@ def _carry_out(bundle: Bundle, plan: RestorePlan) -> None:
         try:
             if plan.write:
                 staging.mkdir(mode=0o700)
-                with status(f"writing {len(plan.write)} files to {paths.volume()}"):
+                with status(f"writing {len(plan.write)} files to {volume}"):
                     for index, name in enumerate(plan.write):
                         _write(bundle, name, staging / str(index))
             targets = [target_of(name) for name in plan.write]
@@ -233,26 +207,24 @@ def _carry_out(bundle: Bundle, plan: RestorePlan) -> None:
 def _write(bundle: Bundle, name: str, path: Path) -> None:
     mtime = bundle.files[name].mtime
     with path.open("xb") as file:
-        for block in bundle.read(f"volume/{name}"):
-            file.write(block)
+        file.writelines(bundle.read(f"volume/{name}"))
         file.flush()
         os.fchmod(file.fileno(), 0o644)
         os.utime(file.fileno(), (mtime, mtime))
         os.fsync(file.fileno())
 
 
-def _inspect(reference: str) -> dict | None:
+def _inspect(reference: str) -> dict[str, Any] | None:
     done = docker.run(["image", "inspect", reference], check=False)
     return docker.parse_json(done.stdout)[0] if done.returncode == 0 else None
 
 
-def _load(bundle: Bundle, image: dict) -> None:
+def _load(bundle: Bundle, image: dict[str, Any]) -> None:
     """Load an image, and check that it is the one in the manifest."""
     with tempfile.TemporaryFile() as output:
         process = docker.open_pipe(["load"], stdin=subprocess.PIPE, stdout=output, stderr=output)
         with process, suppress(BrokenPipeError):  # docker's message is in the output
-            for block in bundle.read(image["member"]):
-                process.stdin.write(block)
+            process.stdin.writelines(bundle.read(image["member"]))
         if process.returncode != 0:
             output.seek(0)
             raise LabError(docker.failure(["load"], output.read().decode(errors="replace")))

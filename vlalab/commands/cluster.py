@@ -49,11 +49,21 @@ class Member:
 
     @property
     def variables(self) -> dict[str, str]:
-        """Ray's environment variables."""
-        return variables(self.head.startswith(f"{LOOPBACK}:"))
-
-
-# --- this machine -------------------------------------------------------------------------------------------
+        """Ray's environment: token required, usage reports off, temporary files in their own directory."""
+        is_closed = self.head.startswith(f"{LOOPBACK}:")
+        return {
+            **os.environ,
+            "RAY_AUTH_MODE": "token",
+            "RAY_USAGE_STATS_ENABLED": "0",
+            "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",  # workers return their episodes on SIGTERM
+            "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # workers render on a GPU that Ray does not reserve
+            "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0" if is_closed else "1",  # 0 makes Ray accept 127.0.0.1
+            "RAY_ROTATION_MAX_BYTES": "10000000",
+            "RAY_ROTATION_BACKUP_COUNT": "1",
+            "RAY_TMPDIR": str(_directory(make=False)),
+            "VLALAB_LAB": str(paths.ROOT / "lab"),
+            "PYTHONUNBUFFERED": "1",
+        }
 
 
 def _state_path(make: bool = True) -> Path:
@@ -69,23 +79,6 @@ def member() -> Member | None:
     """Return this machine's membership, None if it is not in a cluster."""
     running = instance()
     return Member(running.variables[HEAD], running.variables[HOST]) if running else None
-
-
-def variables(closed: bool) -> dict[str, str]:
-    """Return Ray's variables: token required, usage reports off, temporary files in their own directory."""
-    return {
-        **os.environ,
-        "RAY_AUTH_MODE": "token",
-        "RAY_USAGE_STATS_ENABLED": "0",
-        "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",  # workers return their episodes on SIGTERM
-        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # workers render on a GPU that Ray does not reserve
-        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0" if closed else "1",  # 0 makes Ray accept 127.0.0.1
-        "RAY_ROTATION_MAX_BYTES": "10000000",
-        "RAY_ROTATION_BACKUP_COUNT": "1",
-        "RAY_TMPDIR": str(_directory(make=False)),
-        "VLALAB_LAB": str(paths.ROOT / "lab"),
-        "PYTHONUNBUFFERED": "1",
-    }
 
 
 def _directory(make: bool = True) -> Path:
@@ -104,9 +97,6 @@ def require_token(make: bool) -> None:
     state.write(path, secrets.token_hex(32))
 
 
-# --- start and join -----------------------------------------------------------------------------------------
-
-
 def start(host: str | None, port: int, offer: list[str], dashboard: int | None = None) -> None:
     """Start the head of a cluster, and print how other machines join.
 
@@ -114,22 +104,24 @@ def start(host: str | None, port: int, offer: list[str], dashboard: int | None =
     """
     address = _address(host) if host else LOOPBACK
     if port in WORKERS_PORTS:
-        raise LabError(
-            f"--port must be below {WORKERS_PORTS[0]}, got {port}; ports from there on are for Ray's workers"
-        )
+        raise LabError(f"--port must be below {WORKERS_PORTS[0]}, got {port}; Ray's workers use those from there on")
     with _start_lock():
         require_token(make=True)
+        for flag, number in (("--port", port), ("--dashboard", dashboard)):
+            with socket.socket() as probe:
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                try:
+                    probe.bind((address, number or 0))
+                except OSError as error:
+                    fix = f"choose another with {flag}, or an address of this machine with --host (run `ip address`)"
+                    raise LabError(f"port {number} at {address} cannot be used ({error.strerror}); {fix}") from error
         # The monitor would start machines; ours join by themselves.
         arguments = ["--head", f"--node-ip-address={address}", f"--port={port}", "--no-monitor"]
         arguments += [f"--include-dashboard={str(bool(dashboard)).lower()}"]
-        _require_free(address, port, "--port")
-        if dashboard:
-            _require_free(address, dashboard, "--dashboard")
-            arguments += [f"--dashboard-host={address}", f"--dashboard-port={dashboard}"]
+        arguments += [f"--dashboard-host={address}", f"--dashboard-port={dashboard}"] if dashboard else []
         _launch([*arguments, *offer], Member(f"{address}:{port}", address))
-    log_info(
-        f"the cluster's head is at {address}:{port}" + dashboard_note(f"{address}:{dashboard}" if dashboard else "")
-    )
+    note = dashboard_note(f"{address}:{dashboard}" if dashboard else "")
+    log_info(f"the cluster's head is at {address}:{port}{note}")
     if address == LOOPBACK:
         log_info("only this machine can use it (--host ADDRESS lets others join): ./lab eval SUITE --cluster")
     else:
@@ -151,10 +143,8 @@ def join(head: str, host: str | None, offer: list[str]) -> None:
 
 
 def _start_lock() -> AbstractContextManager[None]:
-    if membership := member():
-        raise LabError(
-            f"this machine is already in the cluster at {membership.head}; leave it with: ./lab cluster stop"
-        )
+    if existing := member():
+        raise LabError(f"this machine is already in the cluster at {existing.head}; leave it with: ./lab cluster stop")
     return file_lock(state.directory() / f".{NAME}.lock", "another command is starting the cluster")
 
 
@@ -165,25 +155,12 @@ def _launch(arguments: list[str], membership: Member) -> None:
     python, link = venvs.ensure(NAME).python, state.short_directory(NAME) / "e"
     link.unlink(missing_ok=True)
     link.symlink_to(python.parent.parent)
-    storage_flags = [
-        f"--temp-dir={_directory()}",
-        f"--object-store-memory={STORE_BYTES}",
-        "--include-log-monitor=false",
-    ]
-    log_flags = ["--disable-usage-stats", "--log-style=record", "--log-color=false"]
-    command = [
-        str(link / "bin" / python.name),
-        "-m",
-        "ray.scripts.scripts",
-        "start",
-        "--block",
-        *arguments,
-        *storage_flags,
-        *log_flags,
-    ]
-    launch_options = {"variables": {HEAD: membership.head, HOST: membership.node}, "stop_grace_s": STOP_S}
+    command = [str(link / "bin" / python.name), "-m", "ray.scripts.scripts", "start", "--block", *arguments]
+    command += [f"--temp-dir={_directory()}", f"--object-store-memory={STORE_BYTES}", "--include-log-monitor=false"]
+    command += ["--disable-usage-stats", "--log-style=record", "--log-color=false"]
+    options: dict[str, Any] = {"variables": {HEAD: membership.head, HOST: membership.node}, "stop_grace_s": STOP_S}
     with status("starting Ray"):
-        running = local.launch(NAME, command, membership.variables, state_path=_state_path(), **launch_options)
+        running = local.launch(NAME, command, membership.variables, state_path=_state_path(), **options)
         end = time.monotonic() + START_S
         try:
             while STARTED not in running.log_tail(200):
@@ -227,16 +204,11 @@ def stop() -> bool:
     return running is not None
 
 
-# --- addresses ----------------------------------------------------------------------------------------------
-
-
 def read_head(text: str) -> str:
     """Return "address:port" of HEAD[:PORT]. Raise LabError for an invalid one."""
     host, _, port = text.rpartition(":") if ":" in text else (text, "", str(PORT))
     if not host or not port.isdecimal() or not 0 < int(port) < 65536:
-        raise LabError(
-            f"'{text}' is not an address of a cluster's head; expected HOST[:PORT], for example gpu01:{PORT}"
-        )
+        raise LabError(f"'{text}' is not an address of a cluster's head; expected HOST[:PORT], such as gpu01:{PORT}")
     return f"{_address(host)}:{port}"
 
 
@@ -263,19 +235,6 @@ def local_address_for(head: str) -> str:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect((head.rpartition(":")[0], 9))  # sends nothing
         return str(probe.getsockname()[0])
-
-
-def _require_free(host: str, port: int, flag: str) -> None:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, port))
-        except OSError as error:
-            fix = f"choose another with {flag}, or an address of this machine with --host (run `ip address`)"
-            raise LabError(f"port {port} at {host} cannot be used ({error.strerror}); {fix}") from error
-
-
-# --- queries ------------------------------------------------------------------------------------------------
 
 
 def find_membership(address: str | None) -> Member:
@@ -330,14 +289,8 @@ def show(as_json: bool) -> None:
 
     table = Table("machine", "address", "cores", "GPUs", "memory", "", box=None, pad_edge=False)
     for machine in machines:
-        cells = (
-            machine["host"],
-            machine["address"],
-            f"{machine['cores']:g}",
-            f"{machine['gpus']:g}",
-            f"{machine['memory_gb']:g} GB",
-        )
-        table.add_row(*cells, "head" if machine["is_head"] else "")
+        numbers = (f"{machine['cores']:g}", f"{machine['gpus']:g}", f"{machine['memory_gb']:g} GB")
+        table.add_row(machine["host"], machine["address"], *numbers, "head" if machine["is_head"] else "")
     entrypoint.console(width=None if sys.stdout.isatty() else PLAIN_WIDTH).print(table)
     if dashboard:
         log_info(f"the head is at {membership.head}{dashboard_note(dashboard)}")

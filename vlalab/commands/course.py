@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 from vlalab.description import manifests
-from vlalab.host import paths, shared_code
+from vlalab.host import shared_code
 from vlalab.host.console import LabError, check_choices
 from vlalab.host.shared_code import Interval, Option
 
@@ -47,11 +46,6 @@ def exercises() -> tuple[str, ...]:
     return shared_code.load("lessons.exercises:NAMES")
 
 
-def exercises_directory() -> Path:
-    """Return the directory of a student's files, which JupyterLab shows."""
-    return paths.volume() / "notebooks" / "exercises"
-
-
 def settings(lab: str) -> dict[str, Option]:
     """Return a lab's settings by flag name: batch-size."""
     return {option.flag: option for option in shared_code.options(config(lab)).values()}
@@ -62,42 +56,38 @@ def flags(lab: str, typed: Sequence[str]) -> list[str]:
 
     Raise LabError for unknown names and invalid values.
     """
-    return [_flag(lab, text) for text in typed]
-
-
-def _flag(lab: str, text: str) -> str:
-    name, equals, value = text.partition("=")
-    name, options = name.replace("_", "-"), settings(lab)
-    check_choices(f"train {lab} --set", [name], options)
-    option = options[name]
-    if option.type is bool:
-        value = value.lower() if equals else "true"
-        if value not in TRUE + FALSE:
-            raise LabError(f"invalid value in --set {name}={value}; expected {name}=true or {name}=false")
-        return f"--{name}" if value in TRUE else f"--no-{name}"
-    if not value:
-        raise LabError(f"--set {name} requires a value; expected {name}={example(option)}")
-    if option.choices:
-        check_choices(f"--set {name}", [value], map(str, option.choices))
-    elif option.type in (int, float):
-        try:
-            Interval(option.within or "(-inf, inf)").read(f"--set {name}", value, option.type)
-        except ValueError as error:
-            raise LabError(str(error)) from None
-    return f"--{name}={value}"
+    options, trainer_flags = settings(lab), []
+    for text in typed:
+        name, equals, value = text.partition("=")
+        name = name.replace("_", "-")
+        check_choices(f"train {lab} --set", [name], options)
+        option = options[name]
+        if option.type is bool:
+            value = value.lower() if equals else "true"
+            if value not in TRUE + FALSE:
+                raise LabError(f"invalid value in --set {name}={value}; expected {name}=true or {name}=false")
+            trainer_flags.append(f"--{name}" if value in TRUE else f"--no-{name}")
+            continue
+        if not value:
+            raise LabError(f"--set {name} requires a value; expected {name}={example(option)}")
+        if option.choices:
+            check_choices(f"--set {name}", [value], list(map(str, option.choices)))
+        elif option.type in (int, float):
+            try:
+                Interval(option.within or "(-inf, inf)").read(f"--set {name}", value, option.type)
+            except ValueError as error:
+                raise LabError(str(error)) from None
+        trainer_flags.append(f"--{name}={value}")
+    return trainer_flags
 
 
 def example(option: Option) -> str:
     """Return an example of a setting's value: its choices, or its default."""
     if option.choices:
         return "|".join(map(str, option.choices))
-    return (
-        "N"
-        if option.default is None
-        else f"{option.default:g}"
-        if isinstance(option.default, float)
-        else str(option.default)
-    )
+    if option.default is None:
+        return "N"
+    return f"{option.default:g}" if isinstance(option.default, float) else str(option.default)
 
 
 def rows(lab: str, flags_help: Mapping[str, str]) -> list[tuple[str, str]]:
@@ -107,12 +97,11 @@ def rows(lab: str, flags_help: Mapping[str, str]) -> list[tuple[str, str]]:
     """
     table = []
     for name, setting in settings(lab).items():
-        if flags_help.get(setting.name) == setting.summary:
+        if setting.name in flags_help:
+            if flags_help[setting.name] != setting.summary:
+                table.append((f"--{name}", setting.summary))
             continue
-        takes = name if setting.type is bool else f"{name}={example(setting)}"
-        default = setting.default_help or (
-            str(setting.default) if setting.choices and setting.default is not None else ""
-        )
+        default = setting.default_help or (str(setting.default or "") if setting.choices else "")
         text = f"{setting.summary}; default: {default}" if default else setting.summary
-        table.append((f"--{name}", setting.summary) if setting.name in flags_help else (takes, text))
+        table.append((name if setting.type is bool else f"{name}={example(setting)}", text))
     return table

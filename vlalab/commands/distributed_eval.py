@@ -49,33 +49,23 @@ def fetch_run(url: str) -> Mapping[str, Any]:
     return answer if isinstance(answer, dict) else {}
 
 
-def join(
-    url: str, policy: str, evaluator_options: Mapping[str, object], runtime: str, dry_run: bool, gpu: str | None
-) -> int:
-    """Run workers for another machine's run; return the exit code."""
+def join(url: str, policy: str, options: Mapping[str, Any]) -> int:
+    """Run workers for another machine's run with the flags of `eval`; return the exit code."""
     if "://" not in url:
-        raise LabError(
-            f"--join {url} is not a URL; expected the one that the evaluator printed, for example http://host:8100"
-        )
+        raise LabError(f"--join {url} is not a URL; expected the one that the evaluator printed: http://HOST:8100")
     evaluation.check_policy("--join", url)
-    run_flags = [
-        name for name, value in evaluator_options.items() if name not in MACHINE_FLAGS and value not in (None, False)
-    ]
-    if run_flags:
-        raise LabError(f"--join uses the run's settings; remove --{run_flags[0].replace('_', '-')}")
     if policy != "auto" and "://" not in policy:
         raise LabError(f"--policy {policy} with --join must be a URL at which this machine reaches the run's policy")
+    for name, value in options.items():
+        if name not in (*MACHINE_FLAGS, *programs.RUN_OPTIONS) and value not in (None, False):
+            raise LabError(f"--join uses the run's settings; remove --{name.replace('_', '-')}")
     run_info, services = fetch_run(url), compose.read()
     module = run_info["job"].get("benchmark") if isinstance(run_info.get("job"), dict) else None
     jobs = [name for name in manifests.benchmarks() if str(module).startswith(f"{services[name].command[2]}.")]
     job = jobs[0] if jobs else manifests.default_job()
-    flags = {
-        "policy_url": policy if policy != "auto" else None,
-        **{name: evaluator_options[name] for name in MACHINE_FLAGS},
-    }
+    flags = {"policy_url": policy if policy != "auto" else None, **{name: options[name] for name in MACHINE_FLAGS}}
     arguments = ["join", url, *programs.flags_of(flags)]
-    is_local = ports.is_loopback(urlsplit(url).hostname or "")
-    prefer = (
-        "local" if is_local else str(run_info.get("runtime", ""))
-    )  # the same as the evaluator's, since rendering may differ
-    return programs.run_module(job, services[job].command[2], arguments, runtime, dry_run, gpu, prefer)
+    # The same runtime as the evaluator's, since rendering may differ; a container cannot reach this machine's loopback.
+    prefer = "local" if ports.is_loopback(urlsplit(url).hostname or "") else str(run_info.get("runtime", ""))
+    run_options, _ = programs.split_options(options)
+    return programs.run_module(job, services[job].command[2], arguments, prefer=prefer, **run_options)

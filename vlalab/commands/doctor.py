@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 from vlalab.commands import course, lifecycle
 from vlalab.description import compose, gpus, manifests, variants
-from vlalab.doctor import fixes, output, runner, selftests
-from vlalab.doctor.check import FAIL, CheckResult, Context
+from vlalab.doctor import output, runner
+from vlalab.doctor.check import FAIL, Context
 from vlalab.engine import images
 from vlalab.host.console import LabError, check_choices, log_info, status
 from vlalab.host.shared_code import entrypoint
@@ -22,8 +22,12 @@ def run(names: Sequence[str], in_json: bool, fix: bool, yes: bool, offline: bool
     """Check machine and clone, self-test the named environments, print the results; return the exit code."""
     check_choices("environment", names, manifests.environments())
     context, began = Context(environments=tuple(map(variants.select, names)), offline=offline), time.monotonic()
-    results = run_checks(context)
-    if fix and (done := fixes.apply(results, yes)):
+    results = runner.run(runner.checks(), context)
+    for name in context.environments:
+        with status(f"self-test of {name}"):
+            results += runner.run_selftest(name, context)
+    results = output.judge(results)
+    if fix and (done := runner.apply_fixes(results, yes)):
         context = Context(environments=context.environments, offline=offline)
         rerun = {result.check.id: result for result in runner.run(runner.checks_by_id(done), context)}
         results = output.judge([rerun.get(result.check.id, result) for result in results])
@@ -33,15 +37,6 @@ def run(names: Sequence[str], in_json: bool, fix: bool, yes: bool, offline: bool
     else:
         _show(output.lines(results, seconds))
     return output.exit_status(results)
-
-
-def run_checks(context: Context) -> list[CheckResult]:
-    """Return the results of all checks and of the self-test of each environment in the context."""
-    results = runner.run(runner.checks(), context)
-    for name in context.environments:
-        with status(f"self-test of {name}"):
-            results += selftests.run(name, context)
-    return output.judge(results)
 
 
 def _show(lines: Sequence[str]) -> None:
@@ -57,11 +52,7 @@ def _show(lines: Sequence[str]) -> None:
         console.print(text)
 
 
-# --- before a task ------------------------------------------------------------------------------------------
-
 FlagValues = Mapping[str, object]  # parameter name → value
-
-
 # Task → the services that it uses; checks run for their environments only.
 USES: dict[str, Callable[[FlagValues], Sequence[str]]] = {
     "up": lambda values: lifecycle.in_order([name for name in values["names"] if name in compose.read()]),
@@ -73,37 +64,30 @@ USES: dict[str, Callable[[FlagValues], Sequence[str]]] = {
 
 def require(task: str, values: FlagValues) -> None:
     """Raise LabError for the first failed check of a task; checks that time out are ignored."""
-    services = list(USES.get(task, lambda values: [])(values))
+    services = list(USES[task](values)) if task in USES else []
+    is_build = task == "build"
     variant = str(values.get("variant") or "")
+    variables = compose.environment_variables()
     chosen = {variants.variable(name): variant for name in variants.environments()} if variant else {}
-    compose_services = compose.read(variables={**compose.environment_variables(), **chosen})
-    environments = (
-        images.choose(values["names"], variant)
-        if task == "build"
-        else [compose_services[name].environment_name for name in services]
-    )
-    checks = [check for check in runner.checks() if task in check.before]
-    selected = [check for check in checks if check.group != "nvidia" or not _on_cpu(services, values)]
+    described = compose.read(variables={**variables, **chosen})
+    environments = [described[name].environment_name for name in services]
+    if is_build:
+        environments = images.choose(values["names"], variant)
+    if values.get("gpu") or values.get("device") == "cpu":
+        no_gpu = values.get("gpu") == "none" or values.get("device") == "cpu"
+    else:  # by the settings of all its services
+        on_gpu = [name for name in services if name in compose.gpu_services()]
+        no_gpu = bool(services) and all(gpus.selection(name, variables) == "none" for name in on_gpu)
+        no_gpu = no_gpu or variables.get("CUDA_VISIBLE_DEVICES") == ""
+    checks = [c for c in runner.checks() if task in c.before and not (no_gpu and c.group == "nvidia")]
     context = Context(environments=tuple(dict.fromkeys(environments)), no_cache=bool(values.get("no_cache")))
-    limit_s = float("inf") if task == "build" else BEFORE_S  # a build takes minutes; wait for all checks
-    for result in runner.run(selected, context, limit_s):
+    limit_s = float("inf") if is_build else BEFORE_S  # a build takes minutes; wait for all checks
+    for result in runner.run(checks, context, limit_s):
         if result.finding.verdict != FAIL:
             continue
-        if task == "build" and result.check.group == "nvidia":  # the image may be built for another machine
+        is_gpu = result.check.group == "nvidia"
+        if is_build and is_gpu:  # the image may be built for another machine
             log_info(f"services of this image will have no GPU on this machine: {result.finding.text}")
             continue
-        cpu = ", or run on the CPU with --gpu none" if result.check.group == "nvidia" else ""
-        raise LabError(
-            f"{result.finding.text}{cpu}\n  run ./lab doctor for details, or add --no-check to continue anyway"
-        )
-
-
-def _on_cpu(services: Sequence[str], values: FlagValues) -> bool:
-    """Return whether a task uses no GPU: by a flag, or by the settings of all its services."""
-    if values.get("gpu") or values.get("device") == "cpu":
-        return values.get("gpu") == "none" or values.get("device") == "cpu"
-    variables = compose.environment_variables()
-    return variables.get("CUDA_VISIBLE_DEVICES") == "" or (
-        bool(services)
-        and all(gpus.selection(name, variables) == "none" for name in services if name in compose.gpu_services())
-    )
+        problem = result.finding.text + (", or run on the CPU with --gpu none" if is_gpu else "")
+        raise LabError(f"{problem}\n  run ./lab doctor for details, or add --no-check to continue anyway")

@@ -9,33 +9,29 @@ from __future__ import annotations
 import os
 import shlex
 import signal
-import socket
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from urllib.parse import urlsplit
 
-from vlalab.commands import preflight
+from vlalab.commands import lifecycle
+from vlalab.commands.ray_placement import RayPlacement
 from vlalab.description import checkpoints, compose, gpus, manifests, ports, service_settings
 from vlalab.engine import volumes
-from vlalab.host import paths, shared_code
+from vlalab.host import paths
 from vlalab.host.console import LabError, log_info, status, unknown
 from vlalab.runtimes import containers, interface
 from vlalab.runtimes.interface import READY_TIMEOUT_S, Instance, Runtime
 
-CONNECT_S = 2.0  # a slower address is reported as silent; the evaluator still waits for it
+CONNECT_S = 2.0
 WATCH_S = {"local": 0.5, "docker": 5.0}  # a query of the engine takes 40 ms of CPU time
 RUNS = "vla_evaluation.runs"  # works on existing runs; in every benchmark's environment
 BRIDGE = "bridge"  # the service for policy servers of other projects
 WEBSOCKETS = ("ws://", "wss://")  # protocols of openpi and vla-eval
 OPENVLA = ("act://", "acts://")  # /act of OpenVLA and OpenVLA-OFT
 SERVER = service_settings.variable(BRIDGE, "SERVER")
-OUT_OF_REACH = (
-    "a container cannot reach {url}: inside it, that is the container itself. Use --runtime local, or serve the policy "
-    "on an address of this machine's network (with VLALAB_TOKEN) and give that address"
-)
 INTERRUPTED = 130  # the evaluator's exit code after Ctrl-C
 
 
@@ -55,12 +51,10 @@ class EvaluationRequest:
     program: tuple[str, ...] = ()  # the job's first arguments, if not for evaluating
     module: str = ""
     checkpoint: str | None = None  # for a policy that is started
-    policy_variables: Mapping[str, str] = field(
-        default_factory=dict
-    )  # its variables; if any, it is started whatever else is up
-    run_alongside: Callable[[], AbstractContextManager] = nullcontext  # entered while the evaluator runs
+    # Variables of the policy. If there are any, it is started whatever else is running.
+    policy_variables: Mapping[str, str] = field(default_factory=dict)
     replicas: int = 0  # number of policies to start in any case; 0: start one if none is up
-    start_policies: Callable[[str, str | None], AbstractContextManager[str]] | None = None  # starts them on a cluster
+    placement: RayPlacement | None = None  # of its workers and replicas on a cluster
     repeats: bool = False  # the same command line continues the run
 
     def __post_init__(self) -> None:
@@ -130,9 +124,6 @@ class PolicyChoice:
     instance: Instance | None = None
 
 
-# --- policy selection----------------------------------------------------------------------------------------
-
-
 def policies() -> list[str]:
     """Return the policies of compose.yaml."""
     return [name for name, service in compose.read().items() if service.role == "policy"]
@@ -151,30 +142,24 @@ def check_policy(label: str, text: str) -> str:
     except ValueError:  # the port is not a number, or beyond 65535
         is_url = False
     if not is_url:
-        raise LabError(
-            f"{label} {text} is not a valid URL; expected for example http://host:8000, or ws://host:8000 or "
-            "act://host:8000 for servers of other projects"
-        )
+        expected = "http://host:8000, or ws://host:8000 or act://host:8000 for servers of other projects"
+        raise LabError(f"{label} {text} is not a valid URL; expected for example {expected}")
     return text
 
 
-def check_policies(label: str, text: str) -> None:
-    """Raise LabError if --policy lists something other than URLs, or one URL twice."""
-    urls = text.split(",")
+def check_policies(text: str, replicas: int | None) -> None:
+    """Raise LabError if --policy lists something other than URLs, or one URL twice, or --replicas has no service."""
+    urls = [url.rstrip("/") for url in text.split(",")]
     for url in urls if len(urls) > 1 else ():
         if "://" not in url:
-            raise LabError(f"{label} {text} has several values; expected URLs, for example http://a:8000,http://b:8000")
-        if [url.rstrip("/") for url in urls].count(url.rstrip("/")) > 1:
-            raise LabError(f"{label} has {url} twice; expected one URL per replica")
-
-
-def check_replicas(replicas: int | None, policy: str) -> None:
-    """Raise LabError if --replicas is given and --policy is not a service."""
-    if replicas and "://" in policy:
-        raise LabError(
-            f"--replicas starts new policies, but --policy {policy} is a running one; remove one of the two flags"
-        )
-    if replicas and policy == "auto":
+            raise LabError(
+                f"--policy {text} has several values; expected URLs, for example http://a:8000,http://b:8000"
+            )
+        if urls.count(url) > 1:
+            raise LabError(f"--policy has {url} twice; expected one URL per replica")
+    if replicas and "://" in text:
+        raise LabError(f"--replicas starts new policies, but --policy {text} is a running one; remove one of the two")
+    if replicas and text == "auto":
         raise LabError(f"--replicas {replicas} requires --policy {' or '.join(policies())}")
 
 
@@ -200,19 +185,15 @@ def choose_policy(text: str, running: Sequence[Instance], policies: Sequence[str
         return PolicyChoice(text.rstrip("/"), None, f"policy at {text.replace(',', ' and ')}")
     if text != "auto" and text not in policies:
         raise LabError(unknown("policy", text, ["auto", *policies]) + ", or a URL")
-    matching = [instance for instance in running if text in ("auto", instance.service)]
-    if matching:
-        alternatives = (
-            f" ({', '.join(o.name for o in matching[1:])} also up; select with --policy)" if matching[1:] else ""
-        )
-        reason = f"policy {matching[0].service}, running at {matching[0].url}{alternatives}"
-        return PolicyChoice(matching[0].url, None, reason, matching[0])
+    if matching := [instance for instance in running if text in ("auto", instance.service)]:
+        first, *others = matching
+        more = f" ({', '.join(other.name for other in others)} also up; select with --policy)" if others else ""
+        return PolicyChoice(first.url, None, f"policy {first.service}, running at {first.url}{more}", first)
     if text == fallback == "auto":
         raise LabError("no policy service is running, and this benchmark has no default; name one with --policy")
     if text == "auto":
-        return PolicyChoice(
-            None, fallback, f"policy {fallback}, since no policy service is running (select with --policy)"
-        )
+        reason = f"policy {fallback}, since no policy service is running (select with --policy)"
+        return PolicyChoice(None, fallback, reason)
     return PolicyChoice(None, text, f"policy {text}")
 
 
@@ -227,45 +208,41 @@ def name_of_policy(request: EvaluationRequest) -> str:
 def _healthy(request: EvaluationRequest) -> list[Instance]:
     """Return the healthy policies that support the suite; the benchmark's own is last, since `up ui` starts it."""
     services = compose.read()
-    running = [instance for instance in interface.instances() if instance.role == "policy" and not instance.attached]
-    fitting = [
+    running = [
         instance
-        for instance in running
+        for instance in interface.instances()
+        if instance.role == "policy" and not instance.attached
         if f"{request.job}_{instance.service}" not in services and instance.is_healthy()
     ]
-    return sorted(fitting, key=lambda instance: instance.service == request.fallback)
+    return sorted(running, key=lambda instance: instance.service == request.fallback)
 
 
 def _choice(
     request: EvaluationRequest, runtime: Runtime, healthy: Sequence[Instance], policies: Sequence[str]
 ) -> PolicyChoice:
     """Select a policy that programs of this runtime can reach; report running ones that they cannot reach."""
+    in_container = runtime is containers
+    reachable = [i for i in healthy if i.runtime == containers.NAME] if in_container else healthy
+    instances = {url: next((i for i in reachable if _is_at(i, url)), None) for url in request.urls}
+    for url in request.addresses:
+        if in_container and _is_local(url) and not instances.get(url):
+            raise LabError(
+                f"a container cannot reach {url}: inside it, that is the container itself. Use --runtime local, or "
+                "serve the policy on an address of this machine's network (with VLALAB_TOKEN) and give that address"
+            )
     if server := request.policy_variables.get(SERVER):
-        if runtime is containers and _is_local(server):
-            raise LabError(OUT_OF_REACH.format(url=server))
         return PolicyChoice(None, request.policy, f"policy at {server}, through a bridge")
-    if runtime is not containers:
-        return choose_policy(request.policy, healthy, policies, request.fallback)
-    reachable = [instance for instance in healthy if instance.runtime == containers.NAME]
-    if any(map(_is_local, request.urls)):
-        instances = {
-            url: next((instance for instance in reachable if _is_at(instance, url)), None) for url in request.urls
-        }
-        for url, instance in instances.items():
-            if instance is None and _is_local(url):
-                raise LabError(OUT_OF_REACH.format(url=url))
-        inside = [containers.address(instance) if instance else url for url, instance in instances.items()]
-        only = next(iter(instances.values())) if len(instances) == 1 else None
-        if only:
+    if in_container and any(instances.values()):
+        if len(instances) == 1:
+            (only,) = instances.values()
             return PolicyChoice(only.url, None, f"policy {only.service}, running at {only.url}", only)
+        inside = [containers.address(instance) if instance else url for url, instance in instances.items()]
         return PolicyChoice(",".join(inside), None, f"policy at {' and '.join(request.urls)}")
     choice = choose_policy(request.policy, reachable, policies, request.fallback)
     for instance in healthy:
         if instance not in reachable and request.policy in ("auto", instance.service):
-            log_info(
-                f"{instance.name} at {instance.url} is a local process, which containers cannot reach; to use it add "
-                "--runtime local"
-            )
+            process = f"{instance.name} at {instance.url} is a local process, which containers cannot reach"
+            log_info(f"{process}; to use it add --runtime local")
     return choice
 
 
@@ -279,9 +256,6 @@ def _is_local(url: str) -> bool:
 def _is_at(instance: Instance, url: str) -> bool:
     """Return whether a loopback URL is the address of an instance; localhost and 127.0.0.1 are equal."""
     return _is_local(url) and _is_local(instance.url) and urlsplit(url).port == urlsplit(instance.url).port
-
-
-# --- the evaluation -----------------------------------------------------------------------------------------
 
 
 def run(request: EvaluationRequest, typed: str = "") -> int:
@@ -298,8 +272,10 @@ def run(request: EvaluationRequest, typed: str = "") -> int:
     healthy = [] if request.policy_variables or request.replicas else _healthy(request)
     runtime, line = _runtime(request, healthy, services)
     choice = _choice(request, runtime, healthy, policies())
-    if request.module:
-        _reject_simulated(choice)
+    name = choice.instance.service if choice.instance else choice.service
+    if request.module and name and manifests.services()[name].simulated:
+        usable = ", ".join(policy for policy in policies() if not manifests.services()[policy].simulated)
+        raise LabError(f"policy '{name}' needs the simulator's state, which data sets lack; use {usable}, or a URL")
     log_info(f"{line}; {choice.reason}")
 
     def address(instance: Instance) -> str:
@@ -307,39 +283,47 @@ def run(request: EvaluationRequest, typed: str = "") -> int:
         inside = runtime is containers and request.listens
         return containers.address_for_all(instance) if inside else runtime.address(instance)
 
-    plays = [*services[request.job].command, *request.program, str(request.suite)]
-    command = [*(["python", "-m", request.module] if request.module else plays), "--policy-url"]
-    flags = request.flags
+    evaluator = [*services[request.job].command, *request.program, str(request.suite)]
+    command = [*(["python", "-m", request.module] if request.module else evaluator), "--policy-url"]
+    flags = list(request.flags)
     if runtime is containers and request.listens:  # in a container, listen on all interfaces
-        anywhere = f"0.0.0.0:{request.listens.rpartition(':')[2]}"
-        pairs = zip(("", *flags), flags, strict=False)
-        flags = tuple(anywhere if before == "--listen" else word for before, word in pairs)
+        flags[flags.index("--listen") + 1] = f"0.0.0.0:{request.listens.rpartition(':')[2]}"
     if request.dry_run:
         for settings in _settings_of_all(choice.service, request) if choice.service else ():
             print(runtime.start_command(str(choice.service), settings, attached=True))
         url = address(choice.instance) if choice.instance else choice.url or "http://POLICY:PORT"
         arguments = [*command, url, *flags]
         return runtime.run(request.job, arguments, request.variables(), listens=request.listens, dry_run=True)
-    _report_silent(request)
-    if choice.service and not request.start_policies:
-        preflight.require_startable([choice.service], {choice.service: _settings(choice.service, request)})
+    if choice.service and not (request.placement and request.replicas):
+        lifecycle.require_startable([choice.service], {choice.service: _settings(choice.service, request)})
     volumes.require_writable()
     runtime.prepare([services[name].environment_name for name in (request.job, choice.service) if name])
-    with _ready_policy(choice, runtime, request, address) as (url, outcome, private):
-        code, variables = INTERRUPTED, {"VLALAB_COMMAND": typed, **request.variables()}
-        with Watch(private) as watch, request.run_alongside():
-            code = runtime.run(request.job, [*command, url, *flags], variables, listens=request.listens)
-        code = 1 if watch.is_gone else code
-        outcome.append(code)
-        is_complete_command = request.program or request.module or request.repeats
-        resume_command = typed if is_complete_command else resume_line(typed)
-        if watch.is_gone:
-            names = " and ".join(policy.name for policy in private)
-            log_info(f"the policy {names} exited and is not restarted; this run was stopped. To resume:")
-            log_info(f"  {resume_command}")
-        elif cause := describe_signal(code):
-            log_info(f"the evaluator was killed by {cause}; finished episodes are saved. To resume:")
-            log_info(f"  {resume_command}")
+    code, private = 1, list[Instance]()  # policies that end with this evaluation
+
+    def close() -> None:
+        for instance in private:
+            runtime.close(instance, keep_log=code not in (0, INTERRUPTED))
+
+    with ExitStack() as stack:
+        stack.callback(close)
+        url = address(choice.instance) if choice.instance else choice.url
+        if choice.service and request.placement and request.replicas:
+            url = stack.enter_context(request.placement.policies(choice.service, request.suite))
+        elif choice.service:
+            _start_private(choice.service, runtime, request, private)
+            url = ",".join(map(address, private))
+        alongside = request.placement.run_alongside() if request.placement else nullcontext()
+        variables = {"VLALAB_COMMAND": typed, **request.variables()}
+        with interrupted_when_ended(private) as ended, alongside:
+            code = runtime.run(request.job, [*command, str(url), *flags], variables, listens=request.listens)
+        code = 1 if ended.is_set() else code
+        names = " and ".join(policy.name for policy in private)
+        problem = f"the policy {names} exited and is not restarted; this run was stopped" if ended.is_set() else ""
+        if cause := describe_signal(code):
+            problem = f"the evaluator was killed by {cause}; finished episodes are saved"
+        if problem:
+            is_complete = request.program or request.module or request.repeats
+            log_info(f"{problem}. To resume:\n  {typed if is_complete else resume_line(typed)}")
     return code
 
 
@@ -356,33 +340,6 @@ def _runtime(
     names = [services[name].environment_name for name in (request.job, *to_start) if name in services]
     is_local = any(map(_is_local, request.addresses))
     return interface.choose(request.runtime, names, up[0].runtime if up else "local" if is_local else None)
-
-
-def _reject_simulated(choice: PolicyChoice) -> None:
-    """Raise LabError for a policy that cannot be queried with recorded data."""
-    name = choice.instance.service if choice.instance else choice.service
-    services = manifests.services()
-    if name and services[name].simulated:
-        alternatives = ", ".join(policy for policy in policies() if not services[policy].simulated)
-        raise LabError(
-            f"policy '{name}' needs the simulator's state, which data sets do not have; use {alternatives}, or a URL"
-        )
-
-
-def _report_silent(request: EvaluationRequest) -> None:
-    """Report the addresses that do not answer yet, and how long the evaluator waits."""
-    default = shared_code.options("vla_evaluation.config:RunConfig")["policy_timeout_s"].default
-    timeout_s = float(request.flag("--policy-timeout-s") or default)
-    for url in request.addresses:
-        parts = urlsplit(url)
-        port = parts.port or (443 if parts.scheme in ("https", "wss") else 80)
-        try:
-            socket.create_connection((parts.hostname or "", port), timeout=CONNECT_S).close()
-        except OSError:
-            log_info(f"no answer from {url}; waiting up to {timeout_s:g} s (--policy-timeout-s)")
-
-
-# --- private policies ---------------------------------------------------------------------------------------
 
 
 def _settings(service: str, request: EvaluationRequest) -> dict[str, str]:
@@ -408,68 +365,45 @@ def _settings_of_all(service: str, request: EvaluationRequest) -> list[dict[str,
     return [{**same, gpus.variable(service): devices[k % len(devices)]} for k in range(request.replicas)]
 
 
-@contextmanager
-def _ready_policy(
-    choice: PolicyChoice, runtime: Runtime, request: EvaluationRequest, address: Callable[[Instance], str]
-) -> Iterator[tuple[str, list[int], list[Instance]]]:
-    """Yield the policy's URL (several: separated by commas), a list for the exit code, and the private policies.
-
-    Private policies are stopped afterwards; their logs are kept if the evaluation failed.
-    """
-    outcome: list[int] = []
-    if choice.service is None:
-        yield address(choice.instance) if choice.instance else choice.url or "", outcome, []
-        return
-    if request.start_policies:
-        with request.start_policies(choice.service, request.suite) as urls:
-            yield urls, outcome, []
-        return
-    started: list[Instance] = []
-    settings = _settings_of_all(choice.service, request)
+def _start_private(service: str, runtime: Runtime, request: EvaluationRequest, started: list[Instance]) -> None:
+    """Start the evaluation's own policies, adding each to `started`, and wait until all are ready."""
+    settings = _settings_of_all(service, request)
     several = len(settings) > 1
-    try:
-        with status(f"starting {choice.service}{f' × {len(settings)}' if several else ''}") as line:
-            for number, variables in enumerate(settings, 1):
-                name = f"{choice.service}-{os.getpid()}{f'-{number}' if several else ''}"
-                started.append(runtime.start(choice.service, variables, instance_name=name, attached=True))
-            for instance in started:
-                interface.wait_ready(runtime, instance.name, READY_TIMEOUT_S, line.update)
-        yield ",".join(map(address, started)), outcome, started
-    finally:
+    with status(f"starting {service}{f' × {len(settings)}' if several else ''}") as line:
+        for number, variables in enumerate(settings, 1):
+            name = f"{service}-{os.getpid()}{f'-{number}' if several else ''}"
+            started.append(runtime.start(service, variables, instance_name=name, attached=True))
         for instance in started:
-            runtime.close(instance, keep_log=outcome not in ([0], [INTERRUPTED]))
+            interface.wait_ready(runtime, instance.name, READY_TIMEOUT_S, line.update)
 
 
-class Watch:
-    """Context manager that watches private policies while their evaluation runs.
+@contextmanager
+def interrupted_when_ended(policies: Sequence[Instance]) -> Iterator[threading.Event]:
+    """Interrupt the block, as Ctrl-C does, when all these private policies have exited; yield whether they have.
 
-    The evaluator would wait ten minutes for a policy that exited. So when all have exited, interrupt the evaluation as
-    Ctrl-C does, which saves finished episodes, and set `is_gone`.
+    The evaluator would wait ten minutes for them. The interrupt saves finished episodes, and is not passed on.
     """
+    over, ended = threading.Event(), threading.Event()
 
-    def __init__(self, policies: Sequence[Instance]) -> None:
-        self.policies, self.is_gone = policies, False
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._look, daemon=True)
-
-    def __enter__(self) -> Watch:
-        if self.policies:
-            self._thread.start()
-        return self
-
-    def __exit__(self, kind: type | None, *_: object) -> bool:
-        """Suppress the KeyboardInterrupt that this object caused."""
-        self._over.set()
-        if self.policies:
-            self._thread.join()
-        return self.is_gone and kind is KeyboardInterrupt
-
-    def _look(self) -> None:
-        while not self._over.wait(WATCH_S[self.policies[0].runtime]):
-            if all(policy.has_ended() for policy in self.policies):
-                self.is_gone = True
+    def watch() -> None:
+        while not over.wait(WATCH_S[policies[0].runtime]):
+            if all(policy.has_ended() for policy in policies):
+                ended.set()
                 os.kill(os.getpid(), signal.SIGINT)
                 return
+
+    thread = threading.Thread(target=watch, daemon=True)
+    if policies:
+        thread.start()
+    try:
+        yield ended
+    except KeyboardInterrupt:
+        if not ended.is_set():
+            raise
+    finally:
+        over.set()
+        if policies:
+            thread.join()
 
 
 def describe_signal(code: int) -> str:

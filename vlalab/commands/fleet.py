@@ -87,9 +87,8 @@ def judge(verb: str, answer: dict[str, Any]) -> Row:
     if answer["code"] != 0 and not (verb == "doctor" and out.startswith("{")):
         last = (answer["err"].strip() or out.strip() or f"ended with code {answer['code']}").splitlines()[-1]
         if re.search(r"\bcd\b.*|\./lab: ?(not found|no such file)", last, re.IGNORECASE):
-            return row(
-                "fail", "the lab is not installed there", f"./lab host setup --hosts {answer['name']} --from ADDRESS"
-            )
+            fix = f"./lab host setup --hosts {answer['name']} --from ADDRESS"
+            return row("fail", "the lab is not installed there", fix)
         return row("fail", last.removeprefix("lab: "))
     if verb == "pull":
         before, after = out.split()[-2:]
@@ -105,10 +104,8 @@ def judge(verb: str, answer: dict[str, Any]) -> Row:
         first = bad[0] if bad else {"why": f"{len(report['checks'])} checks", "fix": ""}
         return row(verdict, first["why"] + more, first["fix"] or "", report)
     up = [service for service in report["services"] if service["state"] != "down"]
-    summary = (
-        ", ".join(f"{service['name']} {service['health'] or service['state']}" for service in up)
-        or "no services are running"
-    )
+    states = [f"{service['name']} {service['health'] or service['state']}" for service in up]
+    summary = ", ".join(states) or "no services are running"
     if all(service["health"] == "healthy" for service in up):
         return row("pass", summary, report=report)
     return row("warn", summary, f"./lab fleet restart --hosts {answer['name']}", report)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -89,16 +89,10 @@ def load_progress(plan: LearningPlan, counted: bool = True) -> PlanProgress:
         raise LabError(f"{paths.display_path(progress.path)} cannot be read ({error}); use another --name") from error
     if not counted:
         plan = replace(plan, demonstrations=previous.demonstrations)
-    differ = [
-        attribute.name
-        for attribute in fields(LearningPlan)
-        if getattr(previous, attribute.name) != getattr(plan, attribute.name)
-    ]
-    if differ:
-        previous_values, requested = (
-            ", ".join(f"{name} {getattr(of, name)}" for name in differ) for of in (previous, plan)
-        )
-        raise LabError(f"{plan.name} was started with {previous_values}, got {requested}; use another --name")
+    names = [entry.name for entry in fields(plan) if getattr(previous, entry.name) != getattr(plan, entry.name)]
+    if names:
+        started, requested = (", ".join(f"{name} {getattr(p, name)}" for name in names) for p in (previous, plan))
+        raise LabError(f"{plan.name} was started with {started}, got {requested}; use another --name")
     return PlanProgress(plan, **stored)
 
 
@@ -139,9 +133,9 @@ class Learning:
 
     def run(self) -> int:
         """Print an estimate and run unfinished stages; return the exit code of the first one that failed, else 0."""
+        progress, plan = self.progress, self.progress.plan
         if not self.dry_run:
             volumes.require_writable()
-            plan = self.progress.plan
             recording = plan.demonstrations / (DEMONSTRATIONS_PER_MINUTE * (self.workers or cores()))
             training = max(plan.minutes - recording, MIN_TRAINING_SHARE * plan.minutes)
             log_info(
@@ -150,28 +144,25 @@ class Learning:
             )
         stages = self.stages()
         for number, (name, (path, job)) in enumerate(stages.items(), 1):
-            finished = name in self.progress.finished and (paths.volume() / path).exists()
-            log_info(f"stage {number} of {len(stages)}, {name}{': finished' if finished else ''}")
-            if not finished and (code := self._stage(name, job)):
+            is_finished = name in progress.finished and (paths.volume() / path).exists()
+            log_info(f"stage {number} of {len(stages)}, {name}{': finished' if is_finished else ''}")
+            if is_finished:
+                continue
+            code, started = INTERRUPTED, time.monotonic()
+            try:
+                code = job()
+            finally:
+                if not self.dry_run:
+                    progress.spent_s += time.monotonic() - started if name in ("record", "dataset") else 0
+                    progress.finished += [name] if code == 0 else []
+                    progress.save()
+            if code:
                 outcome = "stopped" if code == INTERRUPTED else "not complete"
                 log_info(f"{outcome} in stage {name}. To resume:\n  {self.typed}")
                 return code
         if not self.dry_run:
             self.print_summary()
         return 0
-
-    def _stage(self, name: str, job: Callable[[], int]) -> int:
-        code, started = INTERRUPTED, time.monotonic()
-        try:
-            code = job()
-        finally:
-            if not self.dry_run:
-                if name in ("record", "dataset"):
-                    self.progress.spent_s += time.monotonic() - started
-                if code == 0:
-                    self.progress.finished.append(name)
-                self.progress.save()
-        return code
 
     def record(self) -> int:
         """Record demonstrations of the benchmark's own policy."""
@@ -191,9 +182,8 @@ class Learning:
         """Train for the remaining minutes, at most the trainer's default number of epochs."""
         plan, progress = self.progress.plan, self.progress
         if not progress.train_minutes:
-            progress.train_minutes = round(
-                max(plan.minutes - progress.spent_s / 60, MIN_TRAINING_SHARE * plan.minutes), 2
-            )
+            left = plan.minutes - progress.spent_s / 60
+            progress.train_minutes = round(max(left, MIN_TRAINING_SHARE * plan.minutes), 2)
         flags = {"data": plan.name, "name": plan.name, "size": plan.size, "minutes": f"{progress.train_minutes:g}"}
         arguments = [*programs.flags_of(flags), *course.flags(MODEL, plan.settings)]
         module = course.module(MODEL, "train")
@@ -206,12 +196,11 @@ class Learning:
         flags = {"trials": plan.trials, "tasks": plan.tasks, names_run: plan.run_id}
         return self._evaluator(MODEL, flags, policy_variables={service_settings.variable(MODEL, "NAME"): plan.name})
 
-    def _evaluator(self, policy: str, flags: dict[str, object], **more: Any) -> int:
+    def _evaluator(self, policy: str, flags: Mapping[str, object], **more: Any) -> int:
         arguments = tuple(programs.flags_of({**flags, "workers": self.workers}))
         suite = self.progress.plan.suite
-        return evaluation.run(
-            EvaluationRequest(suite, policy, self.runtime, arguments, self.dry_run, self.gpu, **more), self.typed
-        )
+        request = EvaluationRequest(suite, policy, self.runtime, arguments, self.dry_run, self.gpu, **more)
+        return evaluation.run(request, self.typed)
 
     def print_summary(self) -> None:
         """Print the results table and the paths of all outputs."""

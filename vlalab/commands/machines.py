@@ -89,12 +89,8 @@ def inventory_file(machines: list[RemoteMachine]) -> Iterator[Path]:
     """Yield a temporary inventory file with those machines."""
     hosts = {}
     for machine in machines:
-        values = {
-            "ansible_host": machine.host,
-            "ansible_user": machine.user,
-            "ansible_port": machine.port,
-            "lab_root": machine.root,
-        }
+        values = {"ansible_host": machine.host, "ansible_user": machine.user, "ansible_port": machine.port}
+        values |= {"lab_root": machine.root}
         hosts[machine.name] = {name: value for name, value in values.items() if value is not None}
     with tempfile.NamedTemporaryFile("w", suffix=".json", prefix="vla-lab-") as file:
         json.dump({"all": {"hosts": hosts}}, file)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import platform
 import sys
 import time
@@ -49,34 +50,29 @@ def gather() -> Snapshot:
         return Snapshot(running, healthy, built.result(), used.result())
 
 
-def show() -> None:
-    """Print the table, the volume's path and the state of Docker."""
+def show(in_json: bool = False) -> None:
+    """Print the table, the volume's path and the state of Docker; or all of it as JSON."""
+    if in_json:
+        print(json.dumps(as_json(), indent=1))
+        return
     from rich.table import Table  # slow import
 
-    now, services = gather(), _services()
+    now = gather()
     console = entrypoint.console(width=None if sys.stdout.isatty() else PLAIN_WIDTH)
     columns = COLUMNS if console.width > 110 else NARROW
     table = Table(*columns, box=None, pad_edge=False)
-    for instance, service in _rows(services, now):
-        cells = dict(
-            zip(COLUMNS, [instance.name if instance else service.name, *_row(instance, service, now)], strict=True)
-        )
+    for instance, service in _rows(now):
+        name = instance.name if instance else service.name
+        cells = dict(zip(COLUMNS, [name, *_row(instance, service, now)], strict=True))
         table.add_row(*(cells[column] for column in columns))
     console.print(table)
     reason = docker.available()
     console.print(f"\nvolume {paths.volume()}\ndocker: {reason or 'an engine answers'}", highlight=False, markup=False)
 
 
-def _services() -> dict[str, compose.ComposeService]:
-    """Return the services, each with the environment that its stored settings select."""
-    stored = service_settings.of_all(compose.names())
-    return compose.read(variables={**compose.environment_variables(), **stored})
-
-
 def as_json() -> dict[str, Any]:
     """Return the table as one object; docs/doctor.md describes every field."""
-    now, services = gather(), _services()
-    devices = Machine().gpus().get("devices", [])
+    now, devices = gather(), Machine().gpus().get("devices", [])
     return {
         "schema": SCHEMA,
         "host": platform.node(),
@@ -85,14 +81,18 @@ def as_json() -> dict[str, Any]:
         "commit": building.commit(),
         "steward": control.running_daemon() is not None,
         "gpus": [{name: device.get(name) for name in ("index", "name", "used", "memory")} for device in devices],
-        "services": [_entry(instance, service, now) for instance, service in _rows(services, now)],
+        "services": [_entry(instance, service, now) for instance, service in _rows(now)],
     }
 
 
-def _rows(services: Mapping[str, compose.ComposeService], now: Snapshot) -> list[tuple[Any, compose.ComposeService]]:
-    """Return (instance, service) for running and exited ones, and (None, service) for services that are down."""
+def _rows(now: Snapshot) -> list[tuple[Any, compose.ComposeService]]:
+    """Return (instance, service) for running and exited ones, and (None, service) for services that are down.
+
+    Each service has the environment that its stored settings select.
+    """
+    stored = service_settings.of_all(compose.names())
     rows: list[tuple[Any, compose.ComposeService]] = []
-    for name, service in services.items():
+    for name, service in compose.read(variables={**compose.environment_variables(), **stored}).items():
         instances = [(instance, service) for instance in now.running if instance.service == name]
         rows += instances or ([] if service.role == "job" else [(None, service)])
     return rows
@@ -138,7 +138,8 @@ def _row(instance: Container | Instance | None, service: compose.ComposeService,
     entry, image = _entry(instance, service, now), now.images.get(service.environment_name)
     state = entry["state"]
     if state == "up":
-        state = f"up {spell_duration(time.time() - entry['since'])}"
+        seconds = time.time() - entry["since"]
+        state = f"up {max(0, int(seconds))} s" if seconds < 60 else f"up {images.format_age(seconds)}"
         state += f", {entry['restarts']} restart{'s' * (entry['restarts'] > 1)}" if entry["restarts"] else ""
         state += ", for one call" if entry["private"] else ""
     if isinstance(instance, Container) and image is None:
@@ -153,8 +154,3 @@ def _row(instance: Container | Instance | None, service: compose.ComposeService,
     used = ", ".join(f"{device}: {mib / 1024:.1f} GiB" for device, mib in sorted((entry["gpu_memory"] or {}).items()))
     gpu, size = used or entry["gpus"] or "", memory.format_size(entry["memory"])
     return [entry["runtime"] or "", state, entry["health"] or "", source, gpu, size, entry["url"] or ""]
-
-
-def spell_duration(seconds: float) -> str:
-    """Return a run time: "40 s", "12 min", "3 hours"."""
-    return f"{max(0, int(seconds))} s" if seconds < 60 else images.format_age(seconds)

@@ -15,6 +15,8 @@ from vlalab.host.console import LabError, log_info
 from vlalab.host.processes import supervise
 from vlalab.runtimes import interface, local
 
+RUN_OPTIONS = ("runtime", "dry_run", "gpu")  # options of a task that control how its program runs
+
 
 def benchmarks() -> list[str]:
     """Return the names of the benchmarks."""
@@ -42,11 +44,10 @@ def run_benchmark(name: str, quick: bool, options: str) -> int:
         arguments = ["-m", f"bench.{name}", *flags_of({"quick": quick}), *shlex.split(options)]
     except ValueError:
         raise LabError(f"--options {options!r} has an unclosed quote") from None
-    named = [node for node in _parsed(name).body if isinstance(node, ast.Assign)]
-    constants = {ast.unparse(node.targets[0]): node.value for node in named}
     environment = manifests.default_environment()
-    if "ENVIRONMENT" in constants:
-        environment = str(ast.literal_eval(constants["ENVIRONMENT"]))
+    for node in _parsed(name).body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "ENVIRONMENT":
+            environment = str(ast.literal_eval(node.value))
     if environment == "host":
         return supervise([sys.executable, *arguments], local.service_variables())
     env = venvs.ensure(environment)
@@ -65,15 +66,20 @@ def asset_getters() -> dict[str, str]:
     return {name: benchmark.assets for name, benchmark in manifests.benchmarks().items() if benchmark.assets}
 
 
+def split_options(options: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Return those of a task's options that control how its program runs, and the program's flags for the others."""
+    run_options = {name: options[name] for name in RUN_OPTIONS if name in options}
+    return run_options, tuple(flags_of({name: value for name, value in options.items() if name not in run_options}))
+
+
 def run(
     service: str, module: str, arguments: Sequence[str], options: Mapping[str, Any], first: Sequence[str] = ()
 ) -> int:
-    """Run a module with a task's flags; runtime, dry_run and gpu among them control how. Return the exit code.
+    """Run a module with a task's options; return the exit code.
 
     Its command line is `first`, the flags, then `arguments`.
     """
-    run_options = {name: options[name] for name in ("runtime", "dry_run", "gpu") if name in options}
-    flags = flags_of({name: value for name, value in options.items() if name not in run_options})
+    run_options, flags = split_options(options)
     return run_module(service, module, [*first, *flags, *arguments], **run_options)
 
 
@@ -109,7 +115,7 @@ def flags_of(values: Mapping[str, object]) -> list[str]:
 def run_module(
     service: str,
     module: str,
-    arguments: list[str],
+    arguments: Sequence[str],
     runtime: str = "auto",
     dry_run: bool = False,
     gpu: str | None = "none",
@@ -120,14 +126,11 @@ def run_module(
     gpu: the value of --gpu, None if not given, "none" for programs that use no GPU. prefer: the runtime for `auto`, if
     available.
     """
-    variables = {
-        **paths.caller_variables(),
-        **service_settings.merged({}, service_settings.from_flags(service, gpu=gpu)),
-    }
+    settings = service_settings.merged({}, service_settings.from_flags(service, gpu=gpu))
     environment = compose.read()[service].environment_name
     selected, line = interface.choose(runtime, [environment], prefer)
     log_info(line)
-    command = ["python", "-m", module, *arguments]
     if not dry_run:
         selected.prepare([environment])
-    return selected.run(service, command, variables, dry_run=dry_run)
+    command = ["python", "-m", module, *arguments]
+    return selected.run(service, command, {**paths.caller_variables(), **settings}, dry_run=dry_run)

@@ -38,9 +38,9 @@ class RayPlacement:
     stop_reason: str = ""  # set if the evaluation was stopped: no machine can join, no policy is left
 
     @property
-    def flags(self) -> dict[str, object]:
-        """The evaluator's flags: listen, and run no local workers."""
-        return {"listen": f"{self.host}:{self.port}", "workers": 0}
+    def options(self) -> dict[str, object]:
+        """The evaluation's options: listen, and run no local workers."""
+        return {"listen": f"{self.host}:{self.port}", "workers": 0, "runtime": self.runtime}
 
     @contextmanager
     def policies(self, service: str, suite: str | None) -> Iterator[str]:
@@ -49,12 +49,8 @@ class RayPlacement:
         Raise LabError if one does not get ready. If all exit, interrupt the evaluation as Ctrl-C does.
         """
         model = manifests.models().get(service)
-        arguments = [
-            "up",
-            service,
-            "--foreground",
-            *(["--suite", suite] if model and suite in model.checkpoints else []),
-        ]
+        suite_flags = ["--suite", suite] if model and suite in model.checkpoints else []
+        arguments = ["up", service, "--foreground", *suite_flags]
         request = {"replicas": self.replicas, "command": arguments, "gpu": service in compose.gpu_services()}
         with self._driver("serve", request) as (process, follow):
             assert process.stdout
@@ -87,13 +83,10 @@ class RayPlacement:
     ) -> Iterator[tuple[subprocess.Popen[str], threading.Thread]]:
         """Run drive.py; yield it and a thread that prints its messages and interrupts the evaluation if it fails."""
         over = threading.Event()
-        url = f"http://{self.host}:{self.port}"
         connection = {
-            "address": self.membership.head,
-            "node": self.membership.node,
-            "url": url,
-            "token": compose.token(),
-        }
+            "address": self.membership.head, "node": self.membership.node, "workers": self.workers,
+            "url": f"http://{self.host}:{self.port}", "token": compose.token(),
+        }  # fmt: skip
 
         def follow() -> None:
             assert process.stdout
@@ -111,7 +104,7 @@ class RayPlacement:
         ) as process:  # fmt: skip
             try:
                 assert process.stdin
-                json.dump({**connection, "workers": self.workers, **request}, process.stdin)
+                json.dump({**connection, **request}, process.stdin)
                 process.stdin.close()
                 yield process, threading.Thread(target=follow, daemon=True)
             finally:
@@ -123,47 +116,37 @@ class RayPlacement:
                     process.kill()
 
 
-def prepare(
-    runtime: str, head: str | bool, policy: str, evaluator_options: Mapping[str, Any], replicas: int
-) -> RayPlacement:
+def prepare(head: str | bool, policy: str, options: Mapping[str, Any], replicas: int) -> RayPlacement:
     """Return the placement of an evaluation's workers.
 
-    head: address of the cluster's head, True for this machine's cluster. policy, evaluator_options: the other flags.
+    head: address of the cluster's head, True for this machine's cluster. policy, options: the other flags of `eval`.
     Raise LabError if Ray does not answer, this machine is not in the cluster, or other machines could not reach it.
     """
-    if evaluator_options["listen"]:
+    if options["listen"]:
         raise LabError("--cluster sets the address to listen on; remove --listen")
-    membership, workers = cluster.find_membership(None if head is True else str(head)), evaluator_options["workers"]
+    membership, workers = cluster.find_membership(None if head is True else str(head)), options["workers"]
     machines, dashboard = cluster.nodes(membership)
     host = membership.node or cluster.local_address_for(membership.head)
     if host not in {machine["address"] for machine in machines}:
         raise LabError(f"this machine ({host}) is not in the cluster; run ./lab cluster join {membership.head}")
     if not ports.is_loopback(host):
-        _require_reachable(host, policy)
-    elif runtime == "docker":
+        if not compose.environment_variables().get("VLALAB_TOKEN"):
+            raise LabError("the cluster's machines connect over the network; set VLALAB_TOKEN (8 characters or more)")
+        for url in policy.split(",") if "://" in policy else []:
+            if ports.is_loopback(urlsplit(url).hostname or ""):
+                raise LabError(
+                    f"other machines cannot reach --policy {url}; serve it on this machine's address with "
+                    f"VLALAB_BIND={host} ./lab up NAME, and use http://{host}:PORT"
+                )
+        os.environ.setdefault("VLALAB_BIND", host)  # for a policy that this evaluation starts
+    elif options["runtime"] == "docker":
         raise LabError(f"a container cannot reach {host}, this machine's loopback address; use --runtime local")
     cores = int(sum(machine["cores"] for machine in machines))
     many = f"{len(machines)} machine{'s' * (len(machines) > 1)}, {cores} core{'s' * (cores != 1)}"
     log_info(f"cluster at {membership.head}: {many}{cluster.dashboard_note(dashboard)}")
     if replicas and replicas >= cores:
-        raise LabError(
-            f"--replicas must be less than the cluster's {cores} cores, got {replicas}; each replica takes a core, and "
-            "workers need one"
-        )
+        raise LabError(f"--replicas must be less than the cluster's {cores} cores, since workers need one")
     if workers and workers > cores - replicas:
         log_info(f"some of the {workers} workers wait for free cores, or for more machines to join")
-    runs_in = "docker" if runtime == "docker" else "local"
+    runs_in = "docker" if options["runtime"] == "docker" else "local"
     return RayPlacement(membership, host, ports.free(host), workers, runs_in, replicas)
-
-
-def _require_reachable(host: str, policy: str) -> None:
-    """Make services of this evaluation listen on this machine's address. Raise LabError without a token."""
-    if not compose.environment_variables().get("VLALAB_TOKEN"):
-        raise LabError("the cluster's machines connect over the network; set VLALAB_TOKEN (8 characters or more)")
-    for url in policy.split(",") if "://" in policy else []:
-        if ports.is_loopback(urlsplit(url).hostname or ""):
-            raise LabError(
-                f"other machines cannot reach --policy {url}; serve it on this machine's address with "
-                f"VLALAB_BIND={host} ./lab up NAME, and use http://{host}:PORT"
-            )
-    os.environ.setdefault("VLALAB_BIND", host)  # for a policy that this evaluation starts

@@ -66,17 +66,17 @@ class PublishedFigure:
 def figures() -> dict[tuple[str, str], PublishedFigure]:
     """Return the published figures that the lab can reproduce, by policy and suite."""
     entries: dict[tuple[str, str], PublishedFigure] = {}
+    models = manifests.models()
     for job, service in manifests.services().items():
-        if not service.benchmark or not isinstance(service.benchmark.profiles, str):
-            continue
-        for profile in shared_code.load(service.benchmark.profiles).values():
-            for row in profile.published:
-                if recipe := row.reproduction:
-                    model = manifests.models().get(recipe.service)
-                    per_suite = model.checkpoints if model and "{suite}" in recipe.checkpoint else row.success_percent
-                    for suite in row.success_percent:
-                        if suite in per_suite:
-                            entries.setdefault((recipe.policy, suite), PublishedFigure(suite, job, profile, row))
+        has_profiles = service.benchmark and isinstance(service.benchmark.profiles, str)
+        profiles = shared_code.load(service.benchmark.profiles).values() if has_profiles else []
+        published = [(profile, row) for profile in profiles for row in profile.published if row.reproduction]
+        for profile, row in published:
+            recipe = row.reproduction
+            per_suite = "{suite}" in recipe.checkpoint and recipe.service in models
+            for suite in row.success_percent:
+                if not per_suite or suite in models[recipe.service].checkpoints:
+                    entries.setdefault((recipe.policy, suite), PublishedFigure(suite, job, profile, row))
     return entries
 
 
@@ -121,17 +121,12 @@ def run(
     if dry_run and checkpoint and not (paths.volume() / "checkpoints" / checkpoint).is_dir():
         log_info(f"the evaluation's command depends on the checkpoint; get it first: checkpoints/{checkpoint}")
         return 0
+    flags = ("--profile", figure.profile.name, *(("--assets", "official") if assets else ()), *recipe.flags)
+    variables = {} if url else figure.variables
     request = EvaluationRequest(
-        figure.suite,
-        url or recipe.service,
-        runtime,
-        ("--profile", figure.profile.name, *(("--assets", "official") if assets else ()), *recipe.flags),
-        dry_run,
-        gpu,
-        checkpoint=checkpoint,
-        policy_variables={} if url else figure.variables,
-        repeats=True,
-    )
+        figure.suite, url or recipe.service, runtime, flags, dry_run, gpu, checkpoint=checkpoint,
+        policy_variables=variables, repeats=True,
+    )  # fmt: skip
     is_new = not (paths.volume() / "runs" / run_id).exists()
     if is_new and not dry_run and (code := announce_duration(figure, request, trials, f"{run_id}-pace")):
         return code

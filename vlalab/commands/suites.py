@@ -33,13 +33,15 @@ def select(names: Sequence[str]) -> list[str]:
 
 
 def run(request: EvaluationRequest, suites: Sequence[str], typed: Sequence[str]) -> int:
-    """Evaluate every suite and print the table; return the exit code of the first that failed, else 0.
+    """Evaluate every suite and print the table of several; return the exit code of the first that failed, else 0.
 
-    typed: the command line, for the message how to resume.
+    typed: the command line ("eval", …), for the message how to resume.
     """
+    if len(suites) == 1:
+        return evaluation.run(request)
     name = _name(request, suites)
     flags = tuple(_without_names(request.flags))
-    typed_flags = _without_names([word for word in typed[2:] if word not in ("all", *manifests.suites())])
+    typed_flags = _without_names([word for word in typed[1:] if word not in ("all", *manifests.suites())])
     code, ids = 0, []
     for number, suite in enumerate(suites, 1):
         log_info(f"suite {number} of {len(suites)}: {suite}")
@@ -52,9 +54,8 @@ def run(request: EvaluationRequest, suites: Sequence[str], typed: Sequence[str])
         runtime, _ = interface.choose(request.runtime, [compose.read()[request.job].environment_name])
         runtime.run(request.job, ["python", "-m", evaluation.RUNS, "table", *ids], dry_run=request.dry_run)
     if code and not request.dry_run:
-        resume_command = shlex.join(["./lab", "eval", *suites, *typed_flags, "--run-id", name])
         log_info(f"{'stopped' if code == INTERRUPTED else 'not complete'}; to resume all {len(suites)} suites:")
-        log_info(f"  {resume_command}")
+        log_info("  " + shlex.join(["./lab", "eval", *suites, *typed_flags, "--run-id", name]))
     return code
 
 
@@ -65,19 +66,16 @@ def _name(request: EvaluationRequest, suites: Sequence[str]) -> str:
         return flags["--run-id"]
     if not flags.get("--resume", "--").startswith("--") and flags["--resume"]:
         raise LabError("--resume NAME is for one suite; with several use --run-id NAME, or --resume without a name")
-    policy = evaluation.name_of_policy(request)
-    numbers = {suite: _numbers(suite, policy) for suite in suites}
+    policy, runs = evaluation.name_of_policy(request), paths.volume() / "runs"
+    numbers: dict[str, list[int]] = {}
+    for suite in suites:
+        matches = (re.fullmatch(rf"{suite}-{re.escape(policy)}-(\d+)", path.name) for path in runs.glob(f"{suite}-*"))
+        numbers[suite] = [int(match[1]) for match in matches if match]
     if "--resume" in flags:
         if not numbers[suites[0]]:
             raise LabError(f"no run {suites[0]}-{policy}-N found to resume; remove --resume to start a new one")
         return f"{policy}-{max(numbers[suites[0]])}"
-    return f"{policy}-{1 + max((n for taken in numbers.values() for n in taken), default=0)}"
-
-
-def _numbers(suite: str, policy: str) -> list[int]:
-    pattern = re.compile(rf"{suite}-{re.escape(policy)}-(\d+)")
-    names = (path.name for path in (paths.volume() / "runs").glob(f"{suite}-*"))
-    return [int(match[1]) for name in names if (match := pattern.fullmatch(name))]
+    return f"{policy}-{1 + max((number for taken in numbers.values() for number in taken), default=0)}"
 
 
 def _without_names(flags: Sequence[str]) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import json
 import os
@@ -16,7 +17,7 @@ from pathlib import Path
 import yaml
 
 from vlalab.description import compose, environment_file
-from vlalab.description.interpolation import read_dotenv
+from vlalab.description.environment_file import read_dotenv
 from vlalab.engine import building, docker
 from vlalab.environments import venvs
 from vlalab.host import paths, secrets
@@ -67,9 +68,8 @@ def write(target: Path | None, root: Path = paths.ROOT) -> Path:
                 archive.addfile(entry, io.BytesIO(text.encode()))
     for name, text in parts.items():
         print(f"{name:<28} {len(text.encode()):>8} bytes")
-    log_info(
-        f"{sum(text.count(secrets.HIDDEN) for text in parts.values())} secrets removed; only you can read the file"
-    )
+    removed = sum(text.count(secrets.HIDDEN) for text in parts.values())
+    log_info(f"{removed} secrets removed; only you can read the file")
     return path
 
 
@@ -81,18 +81,23 @@ def gather(root: Path) -> dict[str, str]:
         environment = compose.environment_variables()
         return yaml.safe_dump({"services": {name: compose.filled(name, environment) for name in compose.names()}})
 
+    def service_log(name: str) -> str:
+        path = next(path for path in (logs.log_path(name), logs.log_path(name, attached=True)) if path.exists())
+        return _last_lines(path.read_bytes().decode(errors="replace"))
+
+    def container_log(container: containers.Container) -> str:
+        done = docker.run(["logs", "--tail", "2000", container.container], check=False)
+        return _last_lines(done.stdout + done.stderr)
+
     parts: dict[str, Callable[[], str]] = {
         "doctor.json": lambda: _output([root / "lab", "doctor", "--json"]),
         "status.json": lambda: _output([root / "lab", "status", "--json"]),
         "versions.json": lambda: json.dumps(versions(), indent=1),
         "compose.yaml": services,  # with interpolated variables
         "variables.txt": lambda: variables(root),
-        **{f"logs/{name}.log": (lambda name=name: _service_log(name)) for name in logs.names()},
-        **{
-            f"logs/{container.name}-container.log": (lambda container=container: _container_log(container))
-            for container in containers.everything()
-        },
     }
+    parts |= {f"logs/{name}.log": functools.partial(service_log, name) for name in logs.names()}
+    parts |= {f"logs/{c.name}-container.log": functools.partial(container_log, c) for c in containers.everything()}
     return {name: secrets.redact(_or_reason(make), secret_values) for name, make in parts.items()}
 
 
@@ -144,16 +149,6 @@ def _output(command: Sequence[str | Path]) -> str:
     """Return a command's stdout, or its stderr if stdout is empty."""
     done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=COMMAND_S)
     return done.stdout or done.stderr
-
-
-def _service_log(name: str) -> str:
-    path = next(path for path in (logs.log_path(name), logs.log_path(name, attached=True)) if path.exists())
-    return _last_lines(path.read_bytes().decode(errors="replace"))
-
-
-def _container_log(container: containers.Container) -> str:
-    done = docker.run(["logs", "--tail", "2000", container.container], check=False)
-    return _last_lines(done.stdout + done.stderr)
 
 
 def _last_lines(text: str) -> str:

@@ -6,10 +6,11 @@ Supports the Compose syntax that this repository uses, and rejects other syntax 
 from __future__ import annotations
 
 import functools
+import json
 import os
 import re
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from typing import Any
 import yaml
 
 from vlalab.description import variants
-from vlalab.description.interpolation import interpolate, read_dotenv
+from vlalab.description.environment_file import interpolate, read_dotenv
 from vlalab.host import shared_code, state
 from vlalab.host.console import LabError
 from vlalab.host.paths import ROOT
@@ -160,32 +161,23 @@ def filled(service: str, variables: Mapping[str, str]) -> object:
     return [_filled(body, variables) for body in _bodies(service)]
 
 
-def texts(service: str) -> list[str]:
-    """Return every string in a service's entries in both files, not interpolated."""
-
-    def visit(node: object) -> Iterator[str]:
-        if isinstance(node, str):
-            yield node
-        for inner in node.values() if isinstance(node, dict) else node if isinstance(node, list) else ():
-            yield from visit(inner)
-
-    return list(visit(_bodies(service)))
+def variables_of(service: str) -> set[str]:
+    """Return the names of the variables in a service's entries in both files."""
+    return set(re.findall(r"\$\{(\w+)", json.dumps(_bodies(service))))
 
 
 def _bodies(service: str) -> list[object]:
     return [_document(file)["services"].get(service, {}) for file in (FILE, GPU_FILE) if file.exists()]
 
 
-def _document(path: Path) -> dict[str, Any]:
-    """Return a parsed file, not interpolated. Do not change the result: it is cached until the file changes."""
-    status = path.stat()
-    document: dict[str, Any] = _parsed(path, status.st_mtime_ns, status.st_size)
-    return document
+def _document(path: Path) -> Any:
+    """Return a parsed file, not interpolated. Do not change the result: it is cached."""
+    return _parsed(path.read_text())
 
 
 @functools.lru_cache(maxsize=8)
-def _parsed(path: Path, mtime_ns: int, size: int) -> Any:
-    return yaml.load(path.read_text(), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+def _parsed(text: str) -> Any:
+    return yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
 
 
 def _filled(node: Any, variables: Mapping[str, str]) -> Any:
@@ -252,6 +244,16 @@ def _service(name: str, body: Mapping[str, Any], variables: Mapping[str, str]) -
         if not (source.startswith(("/", "./", "~")) and target.startswith("/")):
             raise LabError(f"{label} has mount {mount!r}; expected {{type: bind, source: ./this, target: /that}}")
         mounts.append((source, target))
+    ports = []
+    for text in map(str, body.get("ports") or ()):
+        parts = text.rsplit(":", 2)
+        if len(parts) != 3 or not all(part.isdecimal() and 0 < int(part) < 65536 for part in parts[1:]):
+            variable = f"VLALAB_{name.upper().replace('-', '_')}_PORT"
+            raise LabError(
+                f"service '{name}' has port {text!r}; expected address:port:port with ports from 1 to 65535 (set by "
+                f"{variable} and VLALAB_BIND)"
+            )
+        ports.append(Port(parts[0], int(parts[1]), int(parts[2])))
     health = None
     if check := body.get("healthcheck"):
         if not isinstance(check["test"], list) or check["test"][0] != "CMD":
@@ -261,30 +263,13 @@ def _service(name: str, body: Mapping[str, Any], variables: Mapping[str, str]) -
     # A variable without a value is taken from the caller.
     environment = {key: variables.get(key) if value is None else value for key, value in environment.items()}
     return ComposeService(
-        name=name,
-        environment_name=body["x-local"],
+        name=name, environment_name=body["x-local"], ports=tuple(ports), health=health, mounts=tuple(mounts),
         command=tuple(shlex.split(command) if isinstance(command, str) else map(str, command)),
         environment={key: str(value) for key, value in environment.items() if value is not None},
-        ports=tuple(_port(name, text) for text in body.get("ports") or ()),
-        health=health,
-        mounts=tuple(mounts),
-        restart=str(body.get("restart", "no")),
-        stop_grace_s=seconds(body.get("stop_grace_period", "10s")),
-        role=str((body.get("labels") or {}).get(ROLE, "service")),
-        profiles=tuple(body.get("profiles") or ()),
+        restart=str(body.get("restart", "no")), stop_grace_s=seconds(body.get("stop_grace_period", "10s")),
+        role=str((body.get("labels") or {}).get(ROLE, "service")), profiles=tuple(body.get("profiles") or ()),
         depends_on=tuple(body.get("depends_on") or ()),
-    )
-
-
-def _port(name: str, text: object) -> Port:
-    parts = str(text).rsplit(":", 2)
-    if len(parts) != 3 or not all(part.isdecimal() and 0 < int(part) < 65536 for part in parts[1:]):
-        variable = f"VLALAB_{name.upper().replace('-', '_')}_PORT"
-        raise LabError(
-            f"service '{name}' has port {text!r}; expected address:port:port with ports from 1 to 65535 (set by "
-            f"{variable} and VLALAB_BIND)"
-        )
-    return Port(parts[0], int(parts[1]), int(parts[2]))
+    )  # fmt: skip
 
 
 def seconds(text: object) -> float:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 from contextlib import suppress
 from pathlib import Path
@@ -20,8 +19,7 @@ regular_files = shared_code.module("vla_common.regular_files")
 
 def available() -> list[str]:
     """Return the names of the data sets on the volume, sorted."""
-    root = paths.volume() / "datasets"
-    return sorted(path.name for path in root.glob("[!.]*") if is_dataset(path)) if root.is_dir() else []
+    return sorted(path.name for path in (paths.volume() / "datasets").glob("[!.]*") if is_dataset(path))
 
 
 def is_dataset(path: Path) -> bool:
@@ -33,31 +31,30 @@ def is_dataset(path: Path) -> bool:
 
 def dataset(label: str, text: str) -> str:
     """Return a data set's name or absolute path. Raise LabError if it is not one."""
-    names = available()
+    names, path = available(), Path(text).expanduser()
     if text in names:
         return text
-    path = Path(text).expanduser()
-    if path.exists():
-        if not is_dataset(path):
-            raise LabError(
-                f"{label} '{text}' is not a data set; expected a directory with meta/info.json or *.hdf5 files"
-            )
-        return str(path.absolute())
-    raise _missing(label, text, names, "data set")
+    if not path.exists():
+        raise _missing(label, text, names, "data set")
+    if not is_dataset(path):
+        raise LabError(f"{label} '{text}' is not a data set; expected a directory with meta/info.json or *.hdf5 files")
+    return str(path.absolute())
 
 
 def source(label: str, text: str) -> str:
     """Return the name or directory of a recording, a run or a data set."""
-    names = [*(runs.recordings() or []), *(runs.runs() or []), *available()]
     if text == runs.LATEST:
         return runs.run(label, text)
-    path, matching = Path(text).expanduser(), [name for name in names if name.startswith(text)]
-    if text not in names and (path / runs.STORE).is_file():
+    names, path = [*runs.recordings(), *runs.runs(), *available()], Path(text).expanduser()
+    if text in names:
+        return text
+    if (path / runs.STORE).is_file():
         return str(path.absolute())
-    if text not in names and path.exists():
+    if path.exists():
         return dataset(label, text)
-    if text in names or len(matching) == 1:
-        return text if text in names else matching[0]
+    matches = [name for name in names if name.startswith(text)]
+    if len(matches) == 1:
+        return matches[0]
     raise _missing(label, text, names, "recording, run or data set")
 
 
@@ -72,9 +69,7 @@ def job_of(text: str) -> str | None:
 
 
 def _missing(label: str, text: str, names: list[str], kind: str) -> LabError:
-    if not names:
-        none_yet = f"there is no {kind} in {paths.display_path(paths.volume())} yet; create one: {FIRST}"
-        return LabError(f"{label} '{text}' not found; {none_yet}")
-    close = difflib.get_close_matches(text, names, 1, 0.4)
-    hint = f"did you mean '{close[0]}'?" if close else f"known: {', '.join(names[:5])}"
-    return LabError(f"{label} '{text}' not found; {hint}")
+    if names:
+        return LabError(runs.not_found(label, text, names))
+    none_yet = f"there is no {kind} in {paths.display_path(paths.volume())} yet; create one: {FIRST}"
+    return LabError(f"{label} '{text}' not found; {none_yet}")

@@ -230,16 +230,18 @@ def notebooks() -> dict[str, str]:
 
 @functools.cache
 def benchmarks() -> dict[str, BenchmarkEntry]:
-    """Return the benchmarks by job of compose.yaml, those of the default environment first."""
-    loaded = {name: _loaded(service.benchmark) for name, service in services().items() if service.benchmark}
+    """Return the benchmarks by job of compose.yaml, those of the default environment first.
+
+    Fields that their program defines, MODULE:NAME, are loaded.
+    """
+    loaded: dict[str, BenchmarkEntry] = {}
+    for job, benchmark in ((name, service.benchmark) for name, service in services().items()):
+        if benchmark:
+            defined = {name: value for name in DEFINED if isinstance(value := getattr(benchmark, name), str)}
+            values = {name: shared_code.load(location) for name, location in defined.items()}
+            values = {name: value if name == "variants" else tuple(value) for name, value in values.items()}
+            loaded[job] = replace(benchmark, **values)
     return dict(sorted(loaded.items(), key=lambda item: directory_of(item[0]) != default_environment()))
-
-
-def _loaded(benchmark: BenchmarkEntry) -> BenchmarkEntry:
-    """Return a benchmark with the fields that its program defines."""
-    locations = {name: value for name, value in vars(benchmark).items() if name in DEFINED and isinstance(value, str)}
-    values = {name: shared_code.load(location) for name, location in locations.items()}
-    return replace(benchmark, **{name: value if name == "variants" else tuple(value) for name, value in values.items()})
 
 
 def suites() -> dict[str, str]:
@@ -262,10 +264,9 @@ def base_of(suite: str) -> str:
 def format_suites() -> str:
     """Return the list of suites for help texts; derived ones as a count with an example."""
     named = [suite for benchmark in benchmarks().values() for suite in benchmark.suites]
-    further = [suite for benchmark in benchmarks().values() for suite in benchmark.variants]
-    if further:
+    if further := [suite for benchmark in benchmarks().values() for suite in benchmark.variants]:
         named.append(f"one of {len(further)} perturbed variants ({further[-1]}, ...)")
-    return " or ".join(", ".join(named).rsplit(", ", 1)) if len(named) > 1 else named[0]
+    return " or ".join(", ".join(named).rsplit(", ", 1))
 
 
 def default_job() -> str:

@@ -15,31 +15,25 @@ from vlalab.host.console import LabError, check_choices, log_info
 
 def is_loopback(bind: str) -> bool:
     """Return whether an address is a loopback address."""
-    address = _ip(bind)
-    return address.is_loopback if address else bind == "localhost"
+    try:
+        return ipaddress.ip_address(bind.strip("[]")).is_loopback
+    except ValueError:
+        return bind == "localhost"
 
 
 def is_of_network(bind: str) -> bool:
     """Return whether this is an IP address that other machines and containers can reach: 192.168.1.10."""
-    address = _ip(bind)
-    return address is not None and not (address.is_loopback or address.is_unspecified)
-
-
-def _ip(bind: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
     try:
-        return ipaddress.ip_address(bind.strip("[]"))
+        address = ipaddress.ip_address(bind.strip("[]"))
     except ValueError:
-        return None
+        return False
+    return not (address.is_loopback or address.is_unspecified)
 
 
 def service_on_free_port(
-    path: Path,
-    name: str,
-    variables: Mapping[str, str],
-    any_port: bool,
-    current_port: int | None = None,
+    path: Path, name: str, variables: Mapping[str, str], any_port: bool, current_port: int | None = None,
     by_engine: bool = False,
-) -> ComposeService:
+) -> ComposeService:  # fmt: skip
     """Return the service of compose.yaml with a free port: if its port is in use, its port variable is changed.
 
     current_port: the port of the service if it is running. by_engine: Docker will listen on the port, which may have
@@ -57,21 +51,16 @@ def service_on_free_port(
     if not service.ports:
         return service
     requested = service.ports[0].published
-    reserved = {p.published for other in services.values() if other.name != name for p in other.ports}
-    port = (
-        requested
-        if requested == current_port
-        else next(_free_ports(bind, 0 if any_port else requested, reserved, by_engine))
-    )
-    port = current_port if current_port and port != requested else port
+    port = current_port
+    if requested != current_port:
+        reserved = {port.published for other in services.values() if other.name != name for port in other.ports}
+        free_port = next(_free_ports(bind, 0 if any_port else requested, reserved, by_engine))
+        port = current_port if current_port and free_port != requested else free_port
     if port == requested:
         return service
     if not any_port:
         log_info(f"port {requested} is already in use; '{name}' uses {port}")
-    updated = compose.read(path, {**variables, port_variable(name): str(port)})[name]
-    if updated.ports[0].published != port:
-        raise LabError(f"compose.yaml: the port of '{name}' does not follow {port_variable(name)}")
-    return updated
+    return compose.read(path, {**variables, port_variable(name): str(port)})[name]
 
 
 def port_variable(service: str) -> str:
@@ -87,7 +76,8 @@ def free(host: str) -> int:
 def _free_ports(bind: str, requested: int, reserved: Set[int], by_engine: bool = False) -> Iterator[int]:
     """Yield free ports: the requested one, the next hundred except `reserved`, then any. 0 requests any port.
 
-    A yielded port is reserved until this process exits, since the service does not listen yet.
+    A yielded port is reserved until this process exits, since the service does not listen yet: by a name in the
+    abstract namespace (unix(7)), which needs no file and is seen by all `./lab` processes of this machine.
     """
     candidates = [port for port in range(requested, requested + 100) if port not in reserved] if requested else []
     for port in (*candidates, *[0] * 9):
@@ -105,28 +95,20 @@ def _free_ports(bind: str, requested: int, reserved: Set[int], by_engine: bool =
                     reason = "is not an address of this machine; expected one of its addresses, or 0.0.0.0 for all"
                     raise LabError(f"VLALAB_BIND={bind} {reason}") from None
                 continue
-            if _reserve(selected := probe.getsockname()[1]):
-                yield selected
+            selected = probe.getsockname()[1]
+        if selected not in _RESERVED:
+            reservation = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+            try:
+                reservation.bind(f"\0vla-lab/port/{selected}")
+            except OSError:  # another process has it
+                reservation.close()
+                continue
+            _RESERVED[selected] = reservation
+        yield selected
     raise LabError(f"no free port found at {bind}")
 
 
 _RESERVED: dict[int, socket.socket] = {}
-
-
-def _reserve(port: int) -> bool:
-    """Reserve a port among all `./lab` processes of this machine; return whether it was free.
-
-    Binds a name in the abstract namespace (unix(7)), which needs no file and is released when the process exits.
-    """
-    if port not in _RESERVED:
-        reservation = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        try:
-            reservation.bind(f"\0vla-lab/port/{port}")
-        except OSError:
-            reservation.close()
-            return False
-        _RESERVED[port] = reservation
-    return True
 
 
 def reachable(bind: str) -> str:

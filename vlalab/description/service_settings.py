@@ -126,19 +126,13 @@ def from_shell(service: str) -> dict[str, str]:
 # --- storage --------------------------------------------------------------------------------------------------
 
 
-def _path(service: str, make: bool = False) -> Path:
-    return state.directory(make=make) / f"{service}.settings"
-
-
 def stored(service: str) -> dict[str, str]:
     """Return the stored settings of a service; empty if there are none, or the file is damaged."""
     try:
-        stored = json.loads(state.read(_path(service)) or "{}")
-    except (ValueError, RecursionError):
+        stored = json.loads(state.read(state.directory(make=False) / f"{service}.settings") or "{}")
+        return {name: str(value) for name, value in stored.items() if belongs_to(service, name)}
+    except (ValueError, AttributeError, RecursionError):
         return {}
-    if not isinstance(stored, dict) or not all(isinstance(value, str) for value in stored.values()):
-        return {}
-    return {name: value for name, value in stored.items() if name.startswith(variable(service, ""))}
 
 
 def merged(old: Mapping[str, str], new: Settings) -> dict[str, str]:
@@ -150,12 +144,12 @@ def save(service: str, values: Mapping[str, str]) -> None:
     """Store the settings of a service."""
     if not values:
         return forget(service)
-    state.write(_path(service, make=True), json.dumps(values, indent=1))
+    state.write(state.directory() / f"{service}.settings", json.dumps(values, indent=1))
 
 
 def forget(service: str) -> None:
     """Delete the stored settings of a service that was stopped."""
-    _path(service).unlink(missing_ok=True)
+    (state.directory(make=False) / f"{service}.settings").unlink(missing_ok=True)
 
 
 def of_all(services: list[str]) -> dict[str, str]:
@@ -168,8 +162,7 @@ def of_all(services: list[str]) -> dict[str, str]:
 
 def names_of(service: str) -> set[str]:
     """Return the variables in a service's Compose entries, except the ports of other services."""
-    placed = {ports.port_variable(name) for name in compose.names() if name != service}
-    return {name for text in compose.texts(service) for name in re.findall(r"\$\{(\w+)", text)} - placed
+    return compose.variables_of(service) - {ports.port_variable(name) for name in compose.names() if name != service}
 
 
 def of_container(service: str, environment: Mapping[str, str], command: list[str]) -> dict[str, str]:
@@ -196,12 +189,6 @@ def differing(service: str, current: Mapping[str, str], requested: Mapping[str, 
     before = compose.filled(service, current)
     overrides = {name: requested[name] for name in current if name in requested}
     return sorted(name for name in overrides if compose.filled(service, {**current, name: overrides[name]}) != before)
-
-
-def settings_match(service: str, current: Mapping[str, str], requested: Mapping[str, str]) -> bool:
-    """Return whether the requested values of the service's own variables would not change the running service."""
-    own_values = {name: requested.get(name, "") for name in current if belongs_to(service, name)}
-    return compose.filled(service, {**current, **own_values}) == compose.filled(service, current)
 
 
 def belongs_to(service: str, name: str) -> bool:

@@ -121,8 +121,8 @@ class Machine:
         return Disk(status.f_frsize * status.f_blocks, status.f_frsize * status.f_bavail, inodes)
 
     def gpus(self) -> dict[str, Any]:
-        """Return the report of NVIDIA's library (nvml.py). It runs in a separate process: drivers may hang or crash."""
-        return self.run(sys.executable, "-I", "-m", "vlalab.doctor.nvml").json() or {"error": "NoAnswer"}
+        """Return the report of NVIDIA's library (`nvml`). It runs in a separate process: drivers may hang or crash."""
+        return self.run(sys.executable, "-I", "-m", "vlalab.doctor.machine").json() or {"error": "NoAnswer"}
 
     def fetch(self, url: str) -> ClockResponse:
         """Return the answer to a HEAD request, through the proxy that the environment names."""
@@ -143,3 +143,49 @@ class Machine:
     def now(self) -> float:
         """Return the time, in seconds since the epoch."""
         return time.time()
+
+
+def nvml() -> dict[str, Any]:
+    """Return the GPUs as NVIDIA's library (NVML) reports them.
+
+    {"error": "LibRmVersionMismatch"} (NVML's name of an error), or {"driver": "570.86.15", "devices": […]}.
+    Memory is in bytes. A value that a GPU does not know is null.
+    """
+    import pynvml
+
+    def name_of(error: Exception) -> str:
+        return type(error).__name__.removeprefix("NVMLError_")
+
+    def device(index: int) -> dict[str, Any]:
+        try:
+            handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+        except pynvml.NVMLError as error:  # the GPU has fallen off the bus
+            return {"index": index, "error": name_of(error)}
+
+        def value(name: str, convert: Callable[[Any], Any] = lambda value: value) -> Any:
+            try:
+                return convert(getattr(pynvml, f"nvmlDeviceGet{name}")(handle))
+            except pynvml.NVMLError:
+                return None
+
+        memory = value("MemoryInfo")
+        compute, graphics = value("ComputeRunningProcesses"), value("GraphicsRunningProcesses")
+        pids = None if compute is None else sorted({process.pid for process in (*compute, *(graphics or ()))})
+        return {
+            "index": index, "name": value("Name"), "uuid": value("UUID"),
+            "capability": value("CudaComputeCapability", list), "memory": memory and memory.total,
+            "used": memory and memory.used, "mig": value("MigMode", lambda modes: bool(modes[0])), "processes": pids,
+        }  # fmt: skip
+
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError as error:
+        return {"error": name_of(error)}
+    return {
+        "driver": pynvml.nvmlSystemGetDriverVersion(),
+        "devices": [device(index) for index in range(pynvml.nvmlDeviceGetCount())],
+    }
+
+
+if __name__ == "__main__":
+    print(json.dumps(nvml()))

@@ -19,6 +19,7 @@ from vlalab.engine import docker, images
 from vlalab.environments import venvs
 from vlalab.host import paths, shared_code, state
 from vlalab.host.console import LabError, log_info, status, unknown
+from vlalab.host.memory import format_size
 
 FLASH_ATTN = ("prebuilt", "compile", "none")
 PROGRESS = ("line", "plain", "tty")
@@ -43,10 +44,6 @@ class BuildOptions:
     dry_run: bool = False
 
     def __post_init__(self) -> None:
-        if self.flash_attn not in (None, *FLASH_ATTN):
-            raise LabError(unknown("--flash-attn", str(self.flash_attn), FLASH_ATTN))
-        if self.progress not in PROGRESS:
-            raise LabError(unknown("--progress", self.progress, PROGRESS))
         for text in self.arguments:
             if not re.match(r"\w+=", text):
                 raise LabError(f"invalid build argument --arg {text}; expected NAME=VALUE")
@@ -57,10 +54,8 @@ class BuildOptions:
 
 def arguments(names: Sequence[str], options: BuildOptions) -> list[str]:
     """Return docker's arguments that build the images of these environments together."""
-    settings = {"*.context": str(paths.ROOT), f"*.labels.{images.OWNER_LABEL}": state.owner()}
-    overrides = [f"{key}={value}" for key, value in settings.items()] + [
-        f"*.secrets={secret}" for secret in _secrets(options)
-    ]
+    overrides = [f"*.context={paths.ROOT}", f"*.labels.{images.OWNER_LABEL}={state.owner()}"]
+    overrides += [f"*.secrets={secret}" for secret in _secrets(options)]
     for name in names:
         accepted = images.arguments(name)
         overrides.append(f"{name}.tags={images.reference(name)}")
@@ -79,17 +74,15 @@ def arguments(names: Sequence[str], options: BuildOptions) -> list[str]:
     ]  # fmt: skip
 
 
-def build_arguments(name: str, options: BuildOptions, variables: Mapping[str, str] | None = None) -> dict[str, str]:
+def build_arguments(name: str, options: BuildOptions) -> dict[str, str]:
     """Return the build arguments for an environment; the base comes from --base, $VLALAB_BASE_<ENV>, $VLALAB_BASE."""
-    environment = os.environ if variables is None else variables
+    base = f"VLALAB_BASE_{name.partition('-')[0].upper()}"
     values = {
         "LOCK_HASH": venvs.get(name, paths.ROOT).lock_hash,
         "COMMIT": commit(),
         "VERSION": shared_code.version(),
-        "BASE": options.base
-        or environment.get(f"VLALAB_BASE_{name.partition('-')[0].upper()}")
-        or environment.get("VLALAB_BASE"),
-        "BASE_DEVEL": environment.get("VLALAB_BASE_DEVEL"),
+        "BASE": options.base or os.environ.get(base) or os.environ.get("VLALAB_BASE"),
+        "BASE_DEVEL": os.environ.get("VLALAB_BASE_DEVEL"),
         "FLASH_ATTN": options.flash_attn,
         **{stage.argument: value for stage, value in _stages(options).values() if value == stage.word},
     }
@@ -120,19 +113,18 @@ def _secrets(options: BuildOptions) -> list[str]:
     """Return the build secrets, which build steps can read but no layer or history stores."""
     bundle = ca_bundle(options.ca_bundle)
     secrets = [f"id=ca,src={bundle}"] if bundle else []
+    source, url, secret = INDEX_VARIABLE, os.environ.get(INDEX_VARIABLE, ""), f"id=index,env={INDEX_VARIABLE}"
     if options.index:
         path = _existing(options.index, "--index", Path.is_file, "a file with the mirror's URL")
         source, url, secret = str(path), path.read_text().strip(), f"id=index,src={path}"
-    elif url := os.environ.get(INDEX_VARIABLE, ""):
-        source, secret = f"variable {INDEX_VARIABLE}", f"id=index,env={INDEX_VARIABLE}"
-    else:
+    elif not url:
         return secrets
     if not re.fullmatch(r"https?://\S+", url):  # it may hold a password, so the message does not repeat it
         raise LabError(f"{source} has no URL of a package index mirror; expected one line that begins with https://")
     return [*secrets, secret]
 
 
-def ca_bundle(choice: str | None, variables: Mapping[str, str] | None = None) -> Path | None:
+def ca_bundle(choice: str | None) -> Path | None:
     """Return the CA bundle for builds: the chosen file, else a variable's, else the system's with added authorities.
 
     None if the machine trusts only the default authorities, or for "none".
@@ -141,8 +133,7 @@ def ca_bundle(choice: str | None, variables: Mapping[str, str] | None = None) ->
         return None
     if choice and choice != "auto":
         return _existing(choice, "--ca-bundle", Path.is_file, "a file of certificates (PEM)")
-    environment = os.environ if variables is None else variables
-    named = [Path(environment[name]) for name in BUNDLE_VARIABLES if environment.get(name)]
+    named = [Path(os.environ[name]) for name in BUNDLE_VARIABLES if os.environ.get(name)]
     custom = [path for path in named if str(path) not in SYSTEM_BUNDLES and path.is_file()]
     if custom:
         return custom[0]
@@ -191,7 +182,12 @@ def build(names: Sequence[str], options: BuildOptions, variant: str | None = Non
         log_info(title)
         code = docker.stream(args)
     if code != 0:
-        raise LabError(_failure(selected, lines))
+        text, last = "\n".join(lines), "\n  ".join(lines[-40:])
+        culprit = re.search(r"(?m)^ERROR: target (\S+):", text)
+        name = culprit[1] if culprit else " or ".join(selected)
+        output = f":\n  {last}" if last else " (see its output above)"
+        parts = [f"image '{name}' could not be built{output}", docker.advice(text)]
+        raise LabError("\n".join(part for part in [*parts, "for the full output: --progress plain"] if part))
     built = images.existing(selected)
     if missing := [images.reference(name) for name in selected if name not in built]:
         raise LabError(
@@ -199,7 +195,7 @@ def build(names: Sequence[str], options: BuildOptions, variant: str | None = Non
         )
     print(f"{'image':<24}{'size':>10}  lock")
     for image in (built[name] for name in selected):
-        print(f"{image.reference:<24}{images.format_size(image.size):>10}  {'current' if image.fits() else 'another'}")
+        print(f"{image.reference:<24}{format_size(image.size):>10}  {'current' if image.fits() else 'another'}")
     print(f"built in {time.monotonic() - started:.0f} s")
     return [built[name] for name in selected]
 
@@ -216,17 +212,3 @@ def _check_flags(selected: list[str], options: BuildOptions) -> None:
     for argument in (text.split("=")[0] for text in options.arguments):
         if argument not in accepted:
             raise LabError(unknown("build argument", argument, accepted))
-
-
-def _failure(names: Sequence[str], lines: list[str]) -> str:
-    """Return the message for a failed build: the image, the last lines of output, and advice."""
-    text = "\n".join(lines)
-    culprit = re.search(r"(?m)^ERROR: target (\S+):", text)
-    which = culprit[1] if culprit else names[0] if len(names) == 1 else None
-    subject = f"image '{which}'" if which else f"one of the images {', '.join(names)}"
-    last = "\n  ".join(lines[-40:])
-    parts = [
-        f"{subject} could not be built" + (f":\n  {last}" if last else " (see its output above)"),
-        docker.advice(text),
-    ]
-    return "\n".join(part for part in [*parts, "for the full output: --progress plain"] if part)

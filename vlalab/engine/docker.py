@@ -68,17 +68,13 @@ def engine_problem(code: int, out: str, err: str, cli: str) -> str | None:
     """Return an engine's problem and its fix, from the JSON output of `docker version`; None if it can be used."""
     if "podman" in err.lower():
         return f"the docker command is podman's, which does not support Compose and the builds; {INSTALL}"
-    if code != 0:
-        return _connection_problem(err.strip(), cli)
-    engine_version = (json.loads(out).get("Server") or {}).get("Version", "")
-    if version(engine_version) < ENGINE:
+    if code == 0:
+        engine_version = (json.loads(out).get("Server") or {}).get("Version", "")
+        if version(engine_version) >= ENGINE:
+            return None
         return f"the Docker engine is version {engine_version}; {ENGINE[0]}.{ENGINE[1]} or newer is needed: {INSTALL}"
-    return None
-
-
-def _connection_problem(message: str, cli: str) -> str:
-    first = message.splitlines()[0] if message else "no message"
-    if "permission denied" in message:
+    first = err.strip().partition("\n")[0] or "no message"
+    if "permission denied" in err:
         return (
             "no permission for the Docker engine's socket; use --runtime local, or Docker's rootless mode "
             "(docs.docker.com/engine/security/rootless), or join its group, which makes you as good as root here: "
@@ -88,19 +84,16 @@ def _connection_problem(message: str, cli: str) -> str:
         return f"no Docker engine answers at DOCKER_HOST ({first}); start it, or unset DOCKER_HOST"
     if "/snap/" in os.path.realpath(cli) or cli.startswith("/snap/"):
         return "the snap Docker does not answer; start it: sudo snap start docker (for GPUs, use Docker's own packages)"
-    if "desktop" in message:
+    if "desktop" in err:
         return "Docker Desktop is not running; start it: systemctl --user start docker-desktop (it gives no GPU)"
-    if at := re.search(r"daemon at (\S+?)\.? ", first + " "):
-        return f"no Docker engine answers at {at[1]}; start it: sudo systemctl start docker"
-    return f"no Docker engine answers ({first}); start it: sudo systemctl start docker"
+    at = re.search(r"daemon at (\S+?)\.? ", first + " ")
+    return f"no Docker engine answers{f' at {at[1]}' if at else f' ({first})'}; start it: sudo systemctl start docker"
 
 
 def require(*plugins: str) -> None:
     """Raise LabError unless an engine answers and these plugins ("buildx", "compose") are recent enough. 0.2 s each."""
-    if reason := available():
-        raise LabError(reason)
-    for plugin in plugins:
-        if problem := plugin_problem(plugin):
+    for problem in (available(), *map(plugin_problem, plugins)):
+        if problem:
             raise LabError(problem)
 
 
@@ -230,6 +223,12 @@ def failure(args: Sequence[str], message: str) -> str:
     return f"`{shlex.join(command(args))}` failed:\n  {last}" + (f"\n{hint}" if hint else "")
 
 
+@functools.cache
+def info() -> dict:
+    """Return the output of `docker info` (DockerRootDir, Runtimes, OperatingSystem, SecurityOptions …). 0.3 s."""
+    return json.loads(run(["info", "--format", "{{json .}}"]).stdout)
+
+
 def gpu_problem(details: Mapping | None = None) -> str:
     """Return why containers get no GPU, and the fix: snap Docker, Docker Desktop, or no toolkit.
 
@@ -248,39 +247,19 @@ def gpu_problem(details: Mapping | None = None) -> str:
     )
 
 
-@functools.cache
-def info() -> dict:
-    """Return the output of `docker info` (DockerRootDir, Runtimes, OperatingSystem, SecurityOptions …). 0.3 s."""
-    return json.loads(run(["info", "--format", "{{json .}}"]).stdout)
-
-
-def has_gpu_runtime() -> bool:
-    """Return whether the engine can pass NVIDIA GPUs to containers: by NVIDIA's runtime, or by CDI."""
-    return has_nvidia_runtime() or bool(cdi_devices(info()))
-
-
-def has_nvidia_runtime() -> bool:
+def has_gpu_runtime(details: Mapping | None = None) -> bool:
     """Return whether NVIDIA's runtime is registered; the toolkit's programs on PATH do not imply it."""
-    return "nvidia" in (info().get("Runtimes") or {})
-
-
-def cdi_devices(details: Mapping) -> list[str]:
-    """Return NVIDIA's GPUs among the CDI devices of `docker info`."""
-    names = (str(device.get("ID", "")) for device in details.get("DiscoveredDevices") or ())
-    return [name for name in names if name.startswith("nvidia.com/gpu=")]
+    return "nvidia" in ((info() if details is None else details).get("Runtimes") or {})
 
 
 def is_rootless(details: Mapping | None = None) -> bool:
-    """Return whether the engine runs as a user: root in a container is then that user outside.
-
-    details: the output of `docker info`; default: this machine's.
-    """
-    return "name=rootless" in _security(info() if details is None else details)
+    """Return whether the engine runs as a user: root in a container is then that user outside."""
+    return _has_security_option("rootless", info() if details is None else details)
 
 
 def volume_problem(details: Mapping) -> str | None:
-    """Return why containers cannot use the volume, and the fix; None if they can."""
-    if "name=userns" not in _security(details):
+    """Return why containers cannot use the volume, and the fix, from the output of `docker info`; None if they can."""
+    if not _has_security_option("userns", details):
         return None
     return (
         "the engine uses userns-remap: users in containers map to other users, who cannot read or write the volume; "
@@ -288,6 +267,5 @@ def volume_problem(details: Mapping) -> str | None:
     )
 
 
-def _security(details: Mapping) -> list[str]:
-    """Return the names of an engine's security options, without their parameters."""
-    return [option.partition(",")[0] for option in details.get("SecurityOptions") or ()]
+def _has_security_option(name: str, details: Mapping) -> bool:
+    return any(option.partition(",")[0] == f"name={name}" for option in details.get("SecurityOptions") or ())

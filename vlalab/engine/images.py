@@ -1,4 +1,4 @@
-"""The images on this machine: their age, size and lock."""
+"""The images on this machine: their age, size and lock; and the disk space that they need."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 
-from vlalab.description import variants
+from vlalab.description import manifests, variants
 from vlalab.engine import docker
 from vlalab.environments import venvs
 from vlalab.host import paths
 from vlalab.host.console import LabError, check_choices
 
 BAKE_FILE = "images/bake.json"  # BuildKit's own tool reads it too: `docker buildx bake --file images/bake.json`
-REPOSITORY = "vla-lab"
 ENV_LABEL = "vla-lab.env"
-LOCK_LABEL = "vla-lab.lock"
-FLASH_ATTN_LABEL = "vla-lab.flash-attn"
 OWNER_LABEL = "vla-lab.built-by"  # user and clone that built it: `clean` of other users keeps it
-REVISION_LABEL = "org.opencontainers.image.revision"
+CONTAINERD_ROOT, CONTAINERD_CONFIG = "/var/lib/containerd", "/etc/containerd/config.toml"
+CACHE_FACTOR = 1.6  # a first build also fills the cache of unpacked wheels; the manifests' sizes have a margin
+TOOLS_GB = 1.0  # the distribution's packages and build tools
+REBUILD_GB = 1.0
 
 
 @dataclass(frozen=True)
@@ -39,12 +39,12 @@ class Image:
     @property
     def lock(self) -> str:
         """The sha256 of the lock that it was built from; "" if its label is missing."""
-        return self.labels.get(LOCK_LABEL, "")
+        return self.labels.get("vla-lab.lock", "")
 
     @property
     def revision(self) -> str:
         """The commit that it was built from, with suffix -dirty if the tree was changed."""
-        return self.labels.get(REVISION_LABEL, "")
+        return self.labels.get("org.opencontainers.image.revision", "")
 
     def fits(self) -> bool:
         """Return whether it was built from the current lock."""
@@ -62,7 +62,7 @@ def tag() -> str:
 
 def reference(name: str, with_tag: str | None = None) -> str:
     """Return the name of an environment's image, as in compose.yaml."""
-    return f"{REPOSITORY}/{name}:{with_tag or tag()}"
+    return f"vla-lab/{name}:{with_tag or tag()}"
 
 
 def buildable() -> list[str]:
@@ -101,34 +101,26 @@ def existing(names: Sequence[str] | None = None) -> dict[str, Image]:
     references = {reference(name): name for name in (every if names is None else names)}
     if not references:
         return {}
-    done = docker.run(
-        ["image", "inspect", *references], check=False
-    )  # it prints the existing ones and fails for the others
+    # It prints the existing ones and fails for the others.
+    done = docker.run(["image", "inspect", *references], check=False)
     if done.returncode != 0 and "No such image" not in done.stderr:
         raise LabError(docker.failure(["image", "inspect", *references], done.stderr))
-    return {
-        name: Image(
-            name=name,
-            reference=tagged,
-            id=record["Id"],
-            created=parse_time(record["Created"]),
-            size=int(record["Size"]),
-            labels=dict(record.get("Config", {}).get("Labels") or {}),
-        )
-        for record in json.loads(done.stdout or "[]")
-        for tagged, name in references.items()
-        if tagged in (record.get("RepoTags") or ())
-    }
+    found = {}
+    for record in json.loads(done.stdout or "[]"):
+        for tagged in record.get("RepoTags") or ():
+            if name := references.get(tagged):
+                labels = dict(record.get("Config", {}).get("Labels") or {})
+                created = parse_time(record["Created"])
+                found[name] = Image(name, tagged, record["Id"], created, int(record["Size"]), labels)
+    return found
 
 
 def unusable(name: str, image: Image | None) -> str | None:
     """Return why an environment's image cannot be used (missing, or of another lock) and the fix; None if it can."""
-    command = f"./lab build {variants.format_flags(name)}"
-    if image is None:
-        return f"image {reference(name)} is not built; run: {command}"
-    if not image.fits():
-        return f"image {reference(name)} was built from another lock; run: {command}"
-    return None
+    if image and image.fits():
+        return None
+    problem = "was built from another lock" if image else "is not built"
+    return f"image {reference(name)} {problem}; run: ./lab build {variants.format_flags(name)}"
 
 
 def parse_time(text: str) -> datetime:
@@ -147,6 +139,44 @@ def format_age(seconds: float) -> str:
     return f"{max(0, int(seconds // 60))} min"
 
 
-def format_size(size: float) -> str:
-    """Return bytes in GB (10^9) or MB."""
-    return f"{size / 1e9:.2f} GB" if size >= 1e9 else f"{size / 1e6:.0f} MB"
+# --- disk space -----------------------------------------------------------------------------------------------
+
+
+def shortage(names: Sequence[str], free: int, directory: str, no_cache: bool = False) -> str | None:
+    """Return the message if a build of these images exceeds the free bytes of `directory`; None if it fits."""
+    need = needed_gb(names, no_cache)
+    if free / 1e9 >= need:
+        return None
+    return (
+        f"building {', '.join(names)} takes up to {need:.1f} GB and {directory} has {free / 1e9:.1f} GB free; "
+        "build fewer at a time, or free space: ./lab clean"
+    )
+
+
+def needed_gb(names: Sequence[str], no_cache: bool = False) -> float:
+    """Return the size of a build in GB.
+
+    New images take the size in their manifests, in which a shared layer counts once, and their cache; existing ones
+    only their last layers.
+    """
+    built = existing(names)
+    new = [name for name in names if no_cache or unusable(name, built.get(name))]
+    environments = [manifests.environment(name) for name in new]
+    shared = {layer: size for environment in environments for layer, size in environment.shared_gb.items()}
+    own = sum(environment.image_gb - sum(environment.shared_gb.values()) for environment in environments)
+    size = (own + sum(shared.values())) * CACHE_FACTOR + (TOOLS_GB if new else 0.0)
+    return size + REBUILD_GB * (len(names) - len(new))
+
+
+def directory(info: Mapping, config: str | None = None) -> str:
+    """Return the directory of an engine's images, from the output of `docker info`; "" if unknown.
+
+    An engine with containerd's store keeps them in containerd's directory, which data-root does not move, unless
+    containerd is its child. config: the text of CONTAINERD_CONFIG, which may name another directory.
+    """
+    snapshotter = any("io.containerd.snapshotter" in str(value) for _, value in info.get("DriverStatus") or ())
+    is_own = "/docker/" in str((info.get("Containerd") or {}).get("Address")) or docker.is_rootless(info)
+    if not snapshotter or is_own:
+        return str(info.get("DockerRootDir", ""))
+    root = re.search(r"""(?m)^\s*root\s*=\s*["'](.+)["']""", config or "")
+    return root[1] if root else CONTAINERD_ROOT

@@ -25,18 +25,15 @@ def owner() -> tuple[int, int]:
     existing parent directory, else (if that is root) 1000.
     """
 
-    def number(variable: str) -> int:
-        value = os.environ.get(variable, "")
-        if not value.isdigit():
-            raise LabError(f"{variable} is '{value}'; expected a number, as `id -u` and `id -g` print it")
-        return int(value)
-
-    if os.environ.get("VLALAB_UID"):
-        return number("VLALAB_UID"), number("VLALAB_GID" if os.environ.get("VLALAB_GID") else "VLALAB_UID")
+    if uid := os.environ.get("VLALAB_UID"):
+        gid = os.environ.get("VLALAB_GID") or uid
+        if not (uid + gid).isdigit():
+            raise LabError(f"VLALAB_UID and VLALAB_GID are '{uid}' and '{gid}'; expected numbers, as `id` prints them")
+        return int(uid), int(gid)
     if os.geteuid() != 0:
         return os.geteuid(), os.getegid()
     if os.environ.get("SUDO_UID", "0") != "0":
-        return number("SUDO_UID"), number("SUDO_GID")
+        return int(os.environ["SUDO_UID"]), int(os.environ["SUDO_GID"])
     status = _existing_ancestor(paths.volume()).stat()
     return (status.st_uid, status.st_gid) if status.st_uid != 0 else DEFAULT_USER
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 import tempfile
-from collections.abc import Mapping
 from importlib.metadata import Distribution, distributions
 from pathlib import Path
 
@@ -72,12 +71,21 @@ def rows(text: str) -> dict[Pin, tuple[str, str]]:
 
 
 def write(root: Path = ROOT) -> int:
-    """Write the table and return its number of rows. A new package that is not installed is fetched."""
+    """Write the table and return its number of rows.
+
+    A new package that is not installed is fetched for its Python into a temporary directory, as a wheel, which runs no
+    code.
+    """
     file, pinned = root / FILE, pins(root)
     text = file.read_text()
     licences = {pin: licence for pin, (licence, _) in rows(text).items()} | installed(root)
-    if missing := sorted(pinned.keys() - licences.keys()):
-        licences |= _fetch({pin: manifests.environment(pinned[pin][0], root / "images").python[0] for pin in missing})
+    with tempfile.TemporaryDirectory() as directory:
+        targets = {pin: Path(directory) / "-".join(pin) for pin in sorted(pinned.keys() - licences.keys())}
+        for pin, target in targets.items():
+            python = manifests.environment(pinned[pin][0], root / "images").python[0]
+            options = ["--no-deps", "--only-binary", ":all:", "--python-version", python, "--target", str(target)]
+            venvs.uv(["pip", "install", *options, "==".join(pin)])
+        licences |= _read([*targets.values()])
     lines = [
         f"| {pin[0]} | {pin[1]} | {licences[pin].replace('|', '/')} | {', '.join(images)} |\n"
         for pin, images in sorted(pinned.items())
@@ -88,23 +96,10 @@ def write(root: Path = ROOT) -> int:
 
 def installed(root: Path = ROOT, image: str = "*") -> dict[Pin, str]:
     """Return the licences of the packages in the local environments, or in that of one image."""
-    patterns = (f"images/{image}/.venv", f"images/{image}/[!.]*/.venv")
-    made = [path for pattern in patterns for path in root.glob(pattern)]
+    made = [path for pattern in (f"images/{image}/.venv", f"images/{image}/[!.]*/.venv") for path in root.glob(pattern)]
     return _read([path for venv in made for path in [*venv.glob("lib/python3.*/site-packages"), venv / "beside"]])
-
-
-def _fetch(missing: Mapping[Pin, str]) -> dict[Pin, str]:
-    """Install packages for their Python into a temporary directory, as wheels, which run no code, and read them."""
-    with tempfile.TemporaryDirectory() as directory:
-        targets = {pin: Path(directory) / "-".join(pin) for pin in missing}
-        for pin, target in targets.items():
-            options = ["--no-deps", "--only-binary", ":all:", "--python-version", missing[pin], "--target", str(target)]
-            venvs.uv(["pip", "install", *options, "==".join(pin)])
-        return _read([*targets.values()])
 
 
 def _read(paths: list[Path]) -> dict[Pin, str]:
     packages = distributions(path=[str(path) for path in paths])
-    return {
-        (canonicalize_name(package.metadata["Name"]), package.version): package_licence(package) for package in packages
-    }
+    return {(canonicalize_name(p.metadata["Name"]), p.version): package_licence(p) for p in packages}

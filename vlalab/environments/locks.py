@@ -34,7 +34,10 @@ COMPILE = [
 
 PROCESSORS = ("x86_64", "aarch64")
 SYSTEM = "manylinux_2_35"  # the glibc of Ubuntu 22.04, the oldest supported system
-SOURCE_ONLY = "bddl"  # the only package without a wheel; it is pure Python
+DRY_RUN = [  # bddl is the only package without a wheel; it is pure Python
+    "--dry-run", "--quiet", "--no-deps", "--require-hashes", "--only-binary", ":all:", "--no-binary", "bddl",
+]  # fmt: skip
+CONTRACT = "shared/contract/pyproject.toml"  # the contract's own requirements, the server's among them
 
 
 @dataclass(frozen=True)
@@ -68,24 +71,18 @@ class Lock:
         return self.root / self.directory / "excludes.txt"
 
     @property
-    def contract_project(self) -> Path:
-        """The contract's own requirements, the server's among them."""
-        return self.root / "shared" / "contract" / "pyproject.toml"
-
-    @property
     def python(self) -> str:
         """The oldest Python that it serves."""
         directory = self.source.parent
         has_manifest = (directory / manifests.NAME).exists()
-        return (manifests.environment(directory.name, directory.parent).python if has_manifest else manifests.PYTHONS)[
-            0
-        ]
+        versions = manifests.environment(directory.name, directory.parent).python if has_manifest else manifests.PYTHONS
+        return versions[0]
 
     def inputs_hash(self) -> str:
         """Return the sha256 of the inputs' requirement lines: comments and order of other settings do not count."""
         parts = [_requirement_lines(path) for path in (self.source, self.excludes, self.overrides) if path.exists()]
         if self.contract:
-            project = tomllib.loads(self.contract_project.read_text())["project"]
+            project = tomllib.loads((self.root / CONTRACT).read_text())["project"]
             parts.append(project["optional-dependencies"]["server"])
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
@@ -93,7 +90,7 @@ class Lock:
         """Return uv's command that writes the pins to `output`; to be run in the root."""
         inputs = [str(self.source.relative_to(self.root))]
         if self.contract:
-            inputs += ["shared/contract/pyproject.toml", "--extra", "server"]
+            inputs += [CONTRACT, "--extra", "server"]
         if self.excludes.exists():
             inputs += ["--excludes", f"{self.directory}/excludes.txt"]
         if self.overrides.exists():
@@ -123,55 +120,31 @@ def choose(names: list[str]) -> list[Lock]:
 def make(lock: Lock, upgrade: bool = False) -> bool:
     """Write the lock, keeping versions that still fit unless `upgrade`. Returns whether it changed.
 
-    A variant prefers its environment's versions, and adds only what its overrides need.
+    A variant prefers its environment's versions, and adds only what its overrides need. Raises LabError unless the
+    package index has every pin for every processor.
     """
-    before = lock.target.read_text() if lock.target.exists() else ""
+    before = preferred = lock.target.read_text() if lock.target.exists() else ""
+    if lock.overrides.exists():
+        base = lock.source.with_name("requirements.lock").read_text()
+        named = set(re.findall(r"(?m)^[\w.-]+(?===)", base))
+        entries = re.split(r"(?m)^(?=[A-Za-z0-9])", before)
+        preferred = base + "".join(entry for entry in entries if entry.partition("==")[0] not in named)
     with tempfile.TemporaryDirectory() as directory, status(f"resolving '{lock.name}'"):
         output = Path(directory) / "requirements.lock"
-        output.write_text(_preferred_pins(lock, before))
-        command = lock.command(output) + (["--upgrade"] if upgrade else [])
-        done = subprocess.run(command, cwd=lock.root, env=pythons.uv_environment(), capture_output=True, text=True)
-        if done.returncode != 0:
-            raise LabError(f"lock '{lock.name}' cannot be resolved; uv reports:\n{done.stderr.strip()}")
-        _require_processors(lock, output)
+        output.write_text(preferred)
+        resolve = lock.command(output) + (["--upgrade"] if upgrade else [])
+        download = [pythons.uv(), "pip", "install", *DRY_RUN, "--python-version", lock.python, "--target", directory]
+        checks = [[*download, "--python-platform", f"{name}-{SYSTEM}", "-r", str(output)] for name in PROCESSORS]
+        for command in (resolve, *checks):
+            done = subprocess.run(command, cwd=lock.root, env=pythons.uv_environment(), capture_output=True, text=True)
+            if done.returncode != 0:
+                advice = "" if command is resolve else "; a package without a wheel for a processor needs a marker"
+                raise LabError(f"lock '{lock.name}' cannot be resolved{advice}; uv reports:\n{done.stderr.strip()}")
         pins = _without_headers(output.read_text())
     hashes = f"sha256 of its inputs {lock.inputs_hash()}, of the pins below {_digest(pins)}"
     text = f"# Made by `invoke lock {lock.name}`; {hashes}\n{pins}"
     lock.target.write_text(text)
     return text != before
-
-
-def _preferred_pins(lock: Lock, before: str) -> str:
-    """Return the pins that a new lock keeps if they fit: the earlier ones; a variant takes its environment's first."""
-    if not lock.overrides.exists():
-        return before
-    base = lock.source.with_name("requirements.lock").read_text()
-    named = set(re.findall(r"(?m)^[\w.-]+(?===)", base))
-    own = [entry for entry in re.split(r"(?m)^(?=[A-Za-z0-9])", before) if entry.partition("==")[0] not in named]
-    return base + "".join(own)
-
-
-def _require_processors(lock: Lock, pins: Path) -> None:
-    """Raise LabError unless the package index has every pin for every processor. Nothing is installed."""
-    flags = [
-        "--dry-run",
-        "--quiet",
-        "--no-deps",
-        "--require-hashes",
-        "--only-binary",
-        ":all:",
-        "--no-binary",
-        SOURCE_ONLY,
-    ]
-    for processor in PROCESSORS:
-        platform = ["--python-version", lock.python, "--python-platform", f"{processor}-{SYSTEM}"]
-        command = [pythons.uv(), "pip", "install", *flags, *platform, "--target", str(pins.parent), "-r", str(pins)]
-        done = subprocess.run(command, env=pythons.uv_environment(), capture_output=True, text=True)
-        if done.returncode != 0:
-            raise LabError(
-                f"lock '{lock.name}' does not serve {processor}; add a marker to its requirement. uv reports:\n"
-                f"{done.stderr.strip()}"
-            )
 
 
 def problems(lock: Lock) -> list[str]:

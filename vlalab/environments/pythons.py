@@ -6,7 +6,6 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 from vlalab.host import owners
@@ -29,13 +28,11 @@ def uv_environment() -> dict[str, str]:
 
     It downloads Pythons into the clone if other users can read the clone but not the caller's home.
     """
-    inherited = {k: v for k, v in os.environ.items() if k not in ("VIRTUAL_ENV", "UV_PYTHON", "PYTHONPATH")}
-    python_directory = (
-        {}
-        if owners.readers_can_run(os.path.expanduser("~"), ROOT)
-        else {"UV_PYTHON_INSTALL_DIR": str(ROOT / ".pythons")}
-    )
-    return {"UV_SYSTEM_CERTS": "1", "UV_HTTP_RETRIES": "8", **python_directory, **inherited}
+    variables = {"UV_SYSTEM_CERTS": "1", "UV_HTTP_RETRIES": "8"}
+    if not owners.readers_can_run(os.path.expanduser("~"), ROOT):
+        variables["UV_PYTHON_INSTALL_DIR"] = str(ROOT / ".pythons")
+    left_out = ("VIRTUAL_ENV", "UV_PYTHON", "PYTHONPATH")
+    return {**variables, **{name: value for name, value in os.environ.items() if name not in left_out}}
 
 
 def runs_as(path: str | Path, version: str) -> str | None:
@@ -50,26 +47,23 @@ def runs_as(path: str | Path, version: str) -> str | None:
     return lines[1] if process.returncode == 0 and lines[0] == version else None
 
 
-def _candidates(version: str) -> Iterator[str]:
-    if on_path := shutil.which(f"python{version}"):
-        yield on_path
-    yield from (f"{directory}/python{version}" for directory in ("/usr/bin", "/usr/local/bin"))
-    pyenv = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv")
-    yield from (str(path) for path in sorted(pyenv.glob(f"versions/{version}.*/bin/python"), reverse=True))
-    command = [uv(), "python", "find", "--no-project", "--no-python-downloads", version]
-    process = subprocess.run(command, capture_output=True, text=True, env=uv_environment())
-    if process.returncode == 0:
-        yield process.stdout.strip()
-
-
 def find(version: str, directory: Path = ROOT) -> str | None:
     """Return an installed interpreter of that version: from PATH, the usual directories, pyenv, then uv.
 
     One that every reader of `directory` can run takes precedence.
     """
+    pyenv = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv")
+    command = [uv(), "python", "find", "--no-project", "--no-python-downloads", version]
+    process = subprocess.run(command, capture_output=True, text=True, env=uv_environment())
+    candidates = [
+        shutil.which(f"python{version}"),
+        *(f"{place}/python{version}" for place in ("/usr/bin", "/usr/local/bin")),
+        *sorted(pyenv.glob(f"versions/{version}.*/bin/python"), reverse=True),
+        process.stdout.strip() if process.returncode == 0 else None,
+    ]
     first = None
-    for path in _candidates(version):
-        if os.path.exists(path) and (interpreter := runs_as(path, version)):
+    for path in candidates:
+        if path and os.path.exists(path) and (interpreter := runs_as(path, version)):
             if owners.readers_can_run(interpreter, directory):
                 return interpreter
             first = first or interpreter

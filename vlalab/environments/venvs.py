@@ -32,7 +32,7 @@ from vlalab.host.paths import (
     image_names,
     python_path,
     variant_names,
-)
+)  # fmt: skip
 from vlalab.host.processes import die_with_parent
 
 INSTALLATION = {  # Python → a way to install it
@@ -58,8 +58,8 @@ class LocalEnvironment:
 
     @property
     def data_lock(self) -> Path:
-        """A second lock, of packages that are read as data. They are never imported, since their module names collide
-        with other packages'. They are installed into the environment's directory `beside`. Most environments have none.
+        """A second lock, of packages that are only read as data, since their module names collide with others'. They
+        are installed into the environment's directory `beside`. Most environments have none.
         """
         return self.directory / "beside.lock"
 
@@ -95,9 +95,14 @@ class LocalEnvironment:
         step = hashlib.sha256(steps).hexdigest()[:12] if steps else "-"
         return f"{self.lock_hash} {step} {self.venv}\n"
 
+    def current_stamp(self) -> str:
+        """Return the stamp of the installed environment, "" where it is not complete."""
+        path = self.venv / ".stamp"
+        return path.read_text() if path.exists() else ""
+
     def is_ready(self) -> bool:
         """Return whether the environment is complete, matches its lock, and can be run by the caller."""
-        return os.access(self.python, os.X_OK) and self._read_stamp() == self.stamp()
+        return os.access(self.python, os.X_OK) and self.current_stamp() == self.stamp()
 
     def needed_gb(self) -> float:
         """Return the disk space to install it, in GB: uv's cache and the environment, without shared files."""
@@ -130,12 +135,6 @@ class LocalEnvironment:
         packages = "; ".join(INSTALLATION[version] for version in sorted(self.versions))
         return f"{packages}; elsewhere: pyenv install {self.versions[0]}"
 
-    def _read_stamp(self) -> str:
-        try:
-            return (self.venv / ".stamp").read_text()
-        except OSError:
-            return ""
-
 
 def get(name: str, root: Path = ROOT) -> LocalEnvironment:
     """Return the environment of that name. Raises LabError if its directory or its lock does not exist."""
@@ -149,11 +148,11 @@ def ensure(name: str, root: Path = ROOT) -> LocalEnvironment:
     """Return the environment; install it or update it to its lock first, if needed."""
     env = get(name, root)
     host = owners.owner_if_root(root)
-    if env.is_ready() and (host is None or host.owns(env.venv)):
+    if env.is_ready() and (host is None or env.venv.lstat().st_uid == host.uid):
         return env
     if host:  # the clone's owner installs it; files that an earlier root left are removed first
         for left in (env.venv, env.directory / ".venv.lock"):
-            if os.path.lexists(left) and not host.owns(left):
+            if os.path.lexists(left) and left.lstat().st_uid != host.uid:
                 shutil.rmtree(left) if left.is_dir() and not left.is_symlink() else left.unlink()
         whose = owners.user_name(host.uid)
         log_info(f"{root} belongs to {whose}; installing environment '{name}' as that user")
@@ -163,12 +162,9 @@ def ensure(name: str, root: Path = ROOT) -> LocalEnvironment:
         return env
     if not os.access(env.directory, os.W_OK | os.X_OK):
         whose = owners.user_name(env.directory.stat().st_uid)
-        lack = "is not complete, or not of its lock" if env.venv.exists() else "is not installed"
-        if env._read_stamp() == env.stamp():
-            lack = "uses a Python that you cannot run; remove images/*/.venv to install it with another"
         raise LabError(
-            f"environment '{name}' of {root}, which is {whose}'s, {lack}. Ask {whose} to run {root}/lab env {name}, or "
-            "use a clone of your own"
+            f"environment '{name}' of {root}, which is {whose}'s, is not installed from its lock, or its Python cannot "
+            f"be run by you. Ask {whose} to run {root}/lab env {name}, or use a clone of your own"
         )
     with file_lock(env.directory / ".venv.lock", f"another call is setting up '{name}'"):
         if not env.is_ready():
@@ -193,10 +189,9 @@ def file_lock(path: Path, waiting: str) -> Iterator[None]:
 
 
 def _make(env: LocalEnvironment) -> None:
-    current = env._read_stamp().split(" ")
-    reusable = len(current) == 3 and current[2].strip() == str(env.venv) and env.python.exists()
+    is_reusable = env.current_stamp().endswith(f" {env.venv}\n") and env.python.exists()
     (env.venv / ".stamp").unlink(missing_ok=True)
-    if not reusable:
+    if not is_reusable:
         need, free = env.needed_gb(), shutil.disk_usage(env.directory).free / 1e9
         if free < need:
             raise LabError(
@@ -227,34 +222,20 @@ def _make(env: LocalEnvironment) -> None:
 
 def _interpreter(env: LocalEnvironment) -> str:
     """Return a Python for an environment, preferably one that every reader of the clone can run."""
-    preferred = env.versions[0]
     installed = [python for version in env.versions if (python := pythons.find(version, env.directory))]
-    for python in installed:
-        if owners.readers_can_run(python, env.directory):
-            note = ""
-            if python != installed[0]:
-                closed = f"users who can read {env.directory} cannot run that one"
-                note = f", not {installed[0]}: {closed}. To use it: chmod o-rx {ROOT} && rm -rf {env.venv}"
-            elif not pythons.runs_as(python, preferred):
-                note = f"; Python {preferred}, as in the images, is not installed"
-            log_info(f"environment '{env.name}' uses {python}{note}")
-            return python
-    lack = (
-        f"{installed[0]} cannot be run by other users, who can read {env.directory}"
-        if installed
-        else "none is installed"
-    )
-    log_info(
-        f"environment '{env.name}' needs Python {' or '.join(env.versions)}: {lack}; downloading {preferred} with uv"
-    )
-    if python := pythons.download(preferred, env.directory):
+    python = next((python for python in installed if owners.readers_can_run(python, env.directory)), None)
+    if python:
+        log_info(f"environment '{env.name}' uses {python}")
         return python
-    if installed:
-        log_info(f"using {installed[0]}: other users cannot use this environment")
-        return installed[0]
+    lack = f"other users cannot run {installed[0]}" if installed else "none is installed"
+    versions = " or ".join(env.versions)
+    log_info(f"environment '{env.name}' needs Python {versions}: {lack}; downloading {env.versions[0]} with uv")
+    python = pythons.download(env.versions[0], env.directory) or next(iter(installed), None)
+    if python:
+        return python
     raise LabError(
-        f"environment '{env.name}' needs Python {' or '.join(env.versions)}; none is installed and uv could not "
-        f"download one. Install it ({env.installation}) and call again"
+        f"environment '{env.name}' needs Python {versions}; none is installed and uv could not download one. Install "
+        f"it ({env.installation}) and call again"
     )
 
 

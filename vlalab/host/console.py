@@ -9,7 +9,7 @@ import shutil
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from types import MappingProxyType
 
@@ -35,21 +35,17 @@ def unknown(kind: str, value: str, choices: Iterable[str], aliases: Mapping[str,
     aliases: alternative names from papers → the valid name.
     """
     names = list(choices)
-    match = aliases.get(value.lower()) or nearest(value, names)
+    plain = re.sub(r"[\s-]+", "_", value.strip().lower())
+    by_plain = {name.lower().replace("-", "_"): name for name in names}
+    # Equal except for case and "-", with that suffix, or similar.
+    suffixed = [name for name in by_plain if plain and name.endswith(f"_{plain}")]
+    close = [plain] if plain in by_plain else suffixed or difflib.get_close_matches(plain, by_plain, 1, 0.4)
+    match = aliases.get(value.lower()) or (by_plain[close[0]] if close else None)
     hint = f"; did you mean '{match}'?" if match else "."
     if len(names) > MAX_LISTED:
         names = [*names[:5], f"and {len(names) - 5} more"]
     problem = f"invalid {kind} '{value}'" if kind.startswith("--") else f"{kind} '{value}' not found"
     return f"{problem}{hint} Known: {', '.join(names)}"
-
-
-def nearest(value: str, names: Sequence[str]) -> str | None:
-    """Return the name closest to `value`: equal except for case and "-", with that suffix, or similar."""
-    plain = re.sub(r"[\s-]+", "_", value.strip().lower())
-    by_plain = {name.lower().replace("-", "_"): name for name in names}
-    suffixed = [name for name in by_plain if plain and name.endswith(f"_{plain}")]
-    close = [plain] if plain in by_plain else suffixed or difflib.get_close_matches(plain, by_plain, 1, 0.4)
-    return by_plain[close[0]] if close else None
 
 
 def check_choices(
@@ -74,64 +70,47 @@ def confirm(question: str) -> bool:
         return False
 
 
-def fit_line(title: str, number: str, detail: str, width: int) -> str:
-    """Return a line of at most `width` characters: the full number; title and detail share the rest."""
-    room = max(0, width - len(number) - 2)
-    detail = detail[: max(room // 2, room - len(title))]
-    return (title[: room - len(detail)] + number + (f"  {detail}" if detail else ""))[:width]
-
-
 class Status:
     """A line that is updated in place on a terminal; no output elsewhere."""
 
     def __init__(self, title: str) -> None:
         self.title, self.started, self.detail = title, time.monotonic(), ""
-        self.ended = threading.Event()
         self.live = sys.stderr.isatty() and os.environ.get("TERM", "dumb") != "dumb"  # it would show the codes
 
-    def seconds(self) -> float:
-        """Return the time since the start."""
-        return time.monotonic() - self.started
-
-    def update(self, detail: str = "") -> None:
-        """Redraw the line: title, elapsed seconds, detail."""
-        self.detail = detail
-        self._draw()
-
-    def _draw(self) -> None:
-        if self.live:
-            width = shutil.get_terminal_size().columns - 1
-            title, detail = entrypoint.plain(self.title), entrypoint.plain(self.detail)
-            text = fit_line(f"lab: {title}", f" … {self.seconds():.0f} s", detail, width)
-            print("\r\033[K" + text, end="", file=entrypoint.unfiltered(sys.stderr), flush=True)
-
-    @contextmanager
-    def ticking(self) -> Iterator[None]:
-        """Update the seconds every second; remove the line at the end."""
-
-        def tick() -> None:
-            while not self.ended.wait(1.0):
-                self._draw()
-
-        ticker = threading.Thread(target=tick, daemon=True)
-        if self.live:
-            ticker.start()
-        try:
-            yield
-        finally:
-            self.ended.set()
-            if self.live:
-                ticker.join()
-                print("\r\033[K", end="", file=entrypoint.unfiltered(sys.stderr), flush=True)
+    def update(self, detail: str | None = None) -> None:
+        """Redraw the line: title, elapsed seconds, detail; title and detail share what the seconds leave."""
+        self.detail = self.detail if detail is None else detail
+        if not self.live:
+            return
+        width = shutil.get_terminal_size().columns - 1
+        title, detail = f"lab: {entrypoint.plain(self.title)}", entrypoint.plain(self.detail)
+        number = f" … {time.monotonic() - self.started:.0f} s"
+        room = max(0, width - len(number) - 2)
+        detail = detail[: max(room // 2, room - len(title))]
+        text = title[: room - len(detail)] + number + (f"  {detail}" if detail else "")
+        print("\r\033[K" + text[:width], end="", file=entrypoint.unfiltered(sys.stderr), flush=True)
 
 
 @contextmanager
 def status(title: str) -> Iterator[Status]:
-    """Print that a step starts and, if it succeeds, how long it took."""
-    line = Status(title)
-    if not line.live:
+    """Print that a step starts and, if it succeeds, how long it took; a terminal shows the seconds as they pass."""
+    line, ended = Status(title), threading.Event()
+
+    def tick() -> None:
+        while not ended.wait(1.0):
+            line.update()
+
+    ticker = threading.Thread(target=tick, daemon=True)
+    if line.live:
+        line.update()
+        ticker.start()
+    else:
         log_info(f"{title} …")
-    line.update()
-    with line.ticking():
+    try:
         yield line
-    log_info(f"{title}: done in {line.seconds():.0f} s")
+    finally:
+        ended.set()
+        if line.live:
+            ticker.join()
+            print("\r\033[K", end="", file=entrypoint.unfiltered(sys.stderr), flush=True)
+    log_info(f"{title}: done in {time.monotonic() - line.started:.0f} s")

@@ -12,24 +12,16 @@ CGROUPS = Path("/sys/fs/cgroup")
 def of_container(pid: int) -> int | None:
     """Return the bytes that a container uses without the page cache, as Docker counts; None if unknown.
 
-    pid: its first process.
+    pid: its first process. Only cgroup v2 is read, which every supported system has.
     """
     try:
-        lines = Path(f"/proc/{pid}/cgroup").read_text().splitlines() if pid else []
-        for line in lines:
-            _, controllers, path = line.split(":", 2)
-            if not controllers:
-                return _used(CGROUPS / path.lstrip("/"), "memory.current", "inactive_file")
-            if "memory" in controllers.split(","):
-                return _used(CGROUPS / "memory" / path.lstrip("/"), "memory.usage_in_bytes", "total_inactive_file")
+        _, _, path = Path(f"/proc/{pid}/cgroup").read_text().strip().split(":", 2)
+        directory = CGROUPS / path.lstrip("/")
+        counters = dict(line.split() for line in (directory / "memory.stat").read_text().splitlines())
+        used = int((directory / "memory.current").read_text())
     except (OSError, ValueError):
         return None
-    return None
-
-
-def _used(directory: Path, counter: str, cached: str) -> int:
-    counters = dict(line.split() for line in (directory / "memory.stat").read_text().splitlines())
-    return max(0, int((directory / counter).read_text()) - int(counters.get(cached, 0)))
+    return max(0, used - int(counters.get("inactive_file", 0)))
 
 
 def of_session(leader: int) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import pwd
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,23 +28,14 @@ class Owner:
     uid: int
     gid: int
 
-    def home(self) -> str:
-        """Return the owner's home; "" if it has none (a container need not know the user)."""
-        try:
-            home = pwd.getpwuid(self.uid).pw_dir
-            return home if Path(home).stat().st_uid == self.uid else ""
-        except (KeyError, OSError):
-            return ""
-
     def process(self, root: Path) -> dict[str, object]:
         """Return subprocess arguments to run as the owner; an owner without a home gets one in the clone."""
+        home = str(root / ".cache")
+        with suppress(KeyError, OSError):  # a container need not know the user
+            entry = Path(pwd.getpwuid(self.uid).pw_dir)
+            home = str(entry) if entry.stat().st_uid == self.uid else home
         inherited = {name: value for name, value in os.environ.items() if name not in PRIVATE}
-        variables = {**inherited, "HOME": self.home() or str(root / ".cache")}
-        return {"user": self.uid, "group": self.gid, "extra_groups": [], "env": variables}
-
-    def owns(self, path: Path) -> bool:
-        """Return whether an existing file or directory belongs to the owner."""
-        return path.lstat().st_uid == self.uid
+        return {"user": self.uid, "group": self.gid, "extra_groups": [], "env": {**inherited, "HOME": home}}
 
 
 def owner_if_root(root: Path = paths.ROOT) -> Owner | None:

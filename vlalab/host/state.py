@@ -21,7 +21,7 @@ from vlalab.host import paths
 from vlalab.host.console import LabError
 
 VARIABLE = "VLALAB_STATE"
-STEM_LENGTH = 24
+TEMPORARY = "/tmp/vla-lab-{}"  # of a user without a home, and for short paths
 MAX_LENGTH = 1_000_000  # characters of a state file; a few hundred are usual
 
 
@@ -30,7 +30,7 @@ def clone_id(root: Path = paths.ROOT) -> str:
 
     It begins with a letter or digit and contains only a-z, 0-9 and "-", as the name of a Compose project must.
     """
-    stem = re.sub(r"[^a-z0-9]+", "-", root.name.lower())[:STEM_LENGTH].strip("-") or "lab"
+    stem = re.sub(r"[^a-z0-9]+", "-", root.name.lower())[:24].strip("-") or "lab"
     return f"{stem}-{hashlib.sha256(os.fsencode(root)).hexdigest()[:8]}"
 
 
@@ -63,7 +63,7 @@ def directory(*names: str, make: bool = True) -> Path:
 def short_directory(name: str, make: bool = True) -> Path:
     """Return a directory like `directory`, with a path short enough for sockets, which do not survive a reboot."""
     digest = hashlib.sha256(os.fsencode(directory(make=False))).hexdigest()[:8]
-    return _private(_temporary(), f"{name[:4]}-{digest}", make=make)
+    return _private(Path(TEMPORARY.format(os.geteuid())), f"{name[:4]}-{digest}", make=make)
 
 
 def _home() -> Path:
@@ -81,12 +81,7 @@ def _home() -> Path:
                 # Try it: permissions alone are not sufficient (/proc belongs to root).
                 with tempfile.TemporaryDirectory(prefix=".vla-lab-", dir=existing):
                     return path
-    return _temporary()
-
-
-def _temporary() -> Path:
-    """Return the caller's fallback directory, also for short paths."""
-    return Path(f"/tmp/vla-lab-{os.geteuid()}")
+    return Path(TEMPORARY.format(os.geteuid()))
 
 
 def write(path: Path, text: str) -> None:

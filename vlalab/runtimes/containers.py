@@ -1,11 +1,13 @@
 """The docker runtime: services of compose.yaml as containers, by Docker Compose.
 
-The engine's list of containers is the state; it includes services that Compose started by hand. This module implements
-`both.Runtime`.
+The engine's list of containers is the state; it includes services that Compose started by hand. The functions are those
+that `vlalab.runtimes.interface` lists.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import platform
 import re
@@ -16,9 +18,9 @@ from pathlib import Path
 from typing import ClassVar
 from urllib.parse import urlsplit
 
-from vlalab.description import compose, ports, service_settings
-from vlalab.engine import docker, guard, images, reservations, volumes
-from vlalab.host import library_variables, memory, paths
+from vlalab.description import compose, gpus, ports, service_settings
+from vlalab.engine import docker, guard, images, volumes
+from vlalab.host import library_variables, memory, paths, state
 from vlalab.host.console import LabError, log_info
 from vlalab.host.processes import Identity, identify, supervise
 from vlalab.runtimes import control, logs
@@ -26,7 +28,6 @@ from vlalab.runtimes import control, logs
 NAME = "docker"
 LABEL = "com.docker.compose."
 OWNER = "vla-lab.owner"  # label of a private container: machine, pid, start and boot of the call it belongs to
-RUNNING = ("running", "restarting", "paused")
 MOUNT = "/volume"  # where compose.yaml mounts the volume
 CA_VARIABLES = ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
 NETWORK = (  # variables that a program needs where the network has a proxy or a mirror of its own
@@ -67,7 +68,7 @@ class Container:
     @property
     def is_up(self) -> bool:
         """Whether it runs or is being restarted."""
-        return self.state in RUNNING
+        return self.state in ("running", "restarting", "paused")
 
     def owns(self, pid: int) -> bool:
         """Return whether a process of this machine runs in this container."""
@@ -84,9 +85,7 @@ class Container:
     def has_ended(self) -> bool:
         """Return whether it ended and the engine will not restart it."""
         done = docker.run(["inspect", "--format", "{{.State.Status}}", self.container], check=False)
-        if done.returncode != 0:
-            return "no such" in done.stderr.lower()  # else the engine does not answer just now
-        return done.stdout.strip() in ("exited", "dead")
+        return done.stdout.strip() in ("exited", "dead") or "no such" in done.stderr.lower()
 
     def started_with(self) -> dict[str, str]:
         """Return the settings in its configuration."""
@@ -96,20 +95,13 @@ class Container:
         """Stop it, with its grace period, and remove it."""
         docker.run(["stop", self.container], check=False)
         guard.remove(self.container)
-        if self.attached and (watch := _GUARDS.pop(self.container, None)):
+        if watch := _GUARDS.pop(self.container, None):
             guard.release(watch)
 
     def log_tail(self, lines: int = 15) -> str:
         """Return the end of its log."""
         done = docker.run(["logs", "--tail", str(lines), self.container], check=False)
         return (done.stdout + done.stderr).strip()
-
-    def is_abandoned(self) -> bool:
-        """Return whether it belonged to a call of this machine that has ended. A job ends by itself."""
-        machine, *rest = self.owner.split(" ")
-        if not self.attached or machine != platform.node() or len(rest) != 3 or self.role == "job":
-            return False
-        return not Identity(int(rest[0]), int(rest[1]), rest[2]).is_alive()
 
 
 _GUARDS: dict[str, guard.Guard] = {}  # of the private containers that this process started
@@ -118,7 +110,7 @@ _GUARDS: dict[str, guard.Guard] = {}  # of the private containers that this proc
 def everything() -> list[Container]:
     """Return the containers of this project, also ended ones; none if no engine answers. 40 ms.
 
-    Private ones whose owner has ended are removed.
+    Private ones of a call of this machine that has ended are removed; a job ends by itself.
     """
     if docker.available():
         return []
@@ -128,7 +120,9 @@ def everything() -> list[Container]:
     done = docker.run(["inspect", *ids], check=False)  # one may have gone since
     containers = []
     for container in map(_container, docker.parse_json(done.stdout)):
-        if container.is_abandoned():
+        machine, *caller = container.owner.split(" ")
+        is_private = container.attached and container.role != "job" and machine == platform.node() and len(caller) == 3
+        if is_private and not Identity(int(caller[0]), int(caller[1]), caller[2]).is_alive():
             log_info(f"removing {container.container}: the command that started it has ended")
             guard.remove(container.container)
         else:
@@ -156,25 +150,15 @@ def _container(record: dict) -> Container:
     ]
     devices = [device for entry in host.get("DeviceRequests") or () for device in entry.get("DeviceIDs") or ["all"]]
     return Container(
-        id=record["Id"],
-        container=record["Name"].lstrip("/"),
-        service=labels.get(f"{LABEL}service", ""),
-        role=labels.get(compose.ROLE, "service"),
-        attached=labels.get(f"{LABEL}oneoff") == "True",
-        owner=labels.get(OWNER, ""),
-        state=state["Status"],
-        exit_code=int(state.get("ExitCode", 0)),
-        docker_health=(state.get("Health") or {}).get("Status", ""),
-        url=published[0] if published else "",
-        port=int(inside[1]) if inside else 0,
-        started_at=images.parse_time(state["StartedAt"]).timestamp(),
-        restarts=int(record.get("RestartCount", 0)),
-        pid=int(state.get("Pid", 0)),
-        image_id=record["Image"],
-        gpu=",".join(devices) or "none",
+        id=record["Id"], container=record["Name"].lstrip("/"), service=labels.get(f"{LABEL}service", ""),
+        role=labels.get(compose.ROLE, "service"), attached=labels.get(f"{LABEL}oneoff") == "True",
+        owner=labels.get(OWNER, ""), state=state["Status"], exit_code=int(state.get("ExitCode", 0)),
+        docker_health=(state.get("Health") or {}).get("Status", ""), url=published[0] if published else "",
+        port=int(inside[1]) if inside else 0, started_at=images.parse_time(state["StartedAt"]).timestamp(),
+        restarts=int(record.get("RestartCount", 0)), pid=int(state.get("Pid", 0)), image_id=record["Image"],
+        gpu=",".join(devices) or "none", command=tuple(config.get("Cmd") or ()),
         environment=dict(line.partition("=")[::2] for line in config.get("Env") or ()),
-        command=tuple(config.get("Cmd") or ()),
-    )
+    )  # fmt: skip
 
 
 # --- start --------------------------------------------------------------------------------------------------
@@ -196,25 +180,23 @@ def prepare(names: Sequence[str]) -> None:
     volumes.prepare()
 
 
-def _variables(overrides: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return Compose's variables in addition to the process's own: the files' owner, the volume, and `overrides`."""
-    uid, gid = volumes.container_user()
-    variables = {"VLALAB_UID": str(uid), "VLALAB_GID": str(gid), "VLALAB_VOLUME": str(paths.volume())}
+def _variables(overrides: Mapping[str, str]) -> dict[str, str]:
+    """Return Compose's variables in addition to the process's own: the files' owner, the volume, and `overrides`.
+
+    A path on this machine's volume becomes the container's. Raises LabError for one elsewhere.
+    """
+    (uid, gid), volume = volumes.container_user(), str(paths.volume())
+    variables = {"VLALAB_UID": str(uid), "VLALAB_GID": str(gid), "VLALAB_VOLUME": volume}
     variables[compose.PROJECT] = compose.project()
-    variables |= {name: _on_volume(name, value) for name, value in (overrides or {}).items()}
-    return {**variables, **compose.filled_in({**compose.environment_variables(), **(overrides or {})})}
-
-
-def _on_volume(name: str, value: str) -> str:
-    """Return a value; a path on this machine's volume becomes the container's."""
-    volume = str(paths.volume())
-    if name == control.DIRECTORY:  # mounted from its own path
-        return value
-    if value == volume or value.startswith(volume + "/"):
-        return MOUNT + value[len(volume) :]
-    if value.startswith("/") and not value.startswith(MOUNT + "/") and Path(value).exists():
-        raise LabError(f"{name} is {value}, which is outside the container; move it to the volume, {volume}")
-    return value
+    for name, value in overrides.items():
+        if name == control.DIRECTORY:  # mounted from its own path
+            pass
+        elif value == volume or value.startswith(volume + "/"):
+            value = MOUNT + value[len(volume) :]
+        elif value.startswith("/") and not value.startswith(MOUNT + "/") and Path(value).exists():
+            raise LabError(f"{name} is {value}, which is outside the container; move it to the volume, {volume}")
+        variables[name] = value
+    return {**variables, **compose.filled_in({**compose.environment_variables(), **overrides})}
 
 
 def _with_path_variables(overrides: Mapping[str, str] | None) -> dict[str, str]:
@@ -226,18 +208,37 @@ def _with_path_variables(overrides: Mapping[str, str] | None) -> dict[str, str]:
     return {**inherited, **(overrides or {})}
 
 
-def _files(service: str, variables: Mapping[str, str]) -> list[Path]:
-    """Return the Compose files in addition to compose.yaml: one for a service that gets a GPU."""
-    return reservations.files(service, {**compose.environment_variables(), **variables})
+def gpu_files(service: str, variables: Mapping[str, str]) -> list[Path]:
+    """Return the Compose file that gives a service its GPUs: by its variable, or by default where there are GPUs.
+
+    compose.gpu.yaml names one device; for several, which need a list, a file is generated from it. Raises LabError if
+    the choice names no device, or if there is no choice and nvidia-smi fails.
+    """
+    choice = gpus.selection(service, {**compose.environment_variables(), **variables})
+    if service not in compose.gpu_services() or choice == "none":
+        return []
+    if not choice:
+        gpus.check(service)
+        if not gpus.count():
+            return []
+        if not docker.has_gpu_runtime():
+            log_info(f"'{service}' runs without a GPU: {docker.gpu_problem()}")
+            return []
+    devices = choice.split(",")
+    if len(devices) == 1:
+        return [compose.GPU_FILE]
+    request = {**compose.device_request(service), "device_ids": devices}
+    body = {"deploy": {"resources": {"reservations": {"devices": [request]}}}}
+    text = json.dumps({"services": {service: body}}, indent=1) + "\n"  # JSON is valid YAML
+    path = state.directory("gpus") / f"{service}-{hashlib.sha256(text.encode()).hexdigest()[:12]}.yaml"
+    state.write(path, text)
+    return [path]
 
 
 def start(
-    service_name: str,
-    variables: Mapping[str, str] | None = None,
-    *,
-    instance_name: str | None = None,
+    service_name: str, variables: Mapping[str, str] | None = None, *, instance_name: str | None = None,
     attached: bool = False,
-) -> Container:
+) -> Container:  # fmt: skip
     """Start a service and return its container, which may not be ready yet; a new one if its settings changed.
 
     variables: on top of .env and the process's own. attached: it ends with this process and has its own name. It
@@ -252,8 +253,7 @@ def start(
         name = f"{compose.project()}-{name}"
         _GUARDS[name] = guard.start(name)
     arguments = _start_arguments(service_name, name, attached, _caller_identity(), published)
-    files = _files(service_name, settings)
-    docker.compose(arguments, files=files, variables=_variables(settings))
+    docker.compose(arguments, files=gpu_files(service_name, settings), variables=_variables(settings))
     if attached:  # `compose run` drops the restart rule
         docker.run(["update", "--restart", compose.read()[service_name].restart, name])
     container = instance(name)
@@ -266,17 +266,16 @@ def start(
 
 def _with_ports(service: str, settings: Mapping[str, str], any_port: bool) -> dict[str, str]:
     """Return `settings` with the ports of running services, and a free one for `service`."""
-    running = instances()
-    published = [
-        container for container in running if container.service != service and not container.attached and container.port
-    ]
-    used = {ports.port_variable(container.service): str(container.port) for container in published}
+    listening = [container for container in instances() if container.port]
+    used = {
+        ports.port_variable(container.service): str(container.port)
+        for container in listening
+        if container.service != service and not container.attached
+    }
+    current = None if any_port else next((c.port for c in listening if c.name == service), None)
     variables = {**compose.environment_variables(), **used, **settings}
-    current_port = next(
-        (container.port for container in running if container.name == service and container.port and not any_port), None
-    )
     placed = ports.service_on_free_port(
-        compose.FILE, service, variables, any_port=any_port, current_port=current_port, by_engine=True
+        compose.FILE, service, variables, any_port=any_port, current_port=current, by_engine=True
     )
     port = {ports.port_variable(service): str(placed.ports[0].published)} if placed.ports else {}
     return {**used, **settings, **port}
@@ -299,10 +298,10 @@ def start_command(service_name: str, variables: Mapping[str, str] | None = None,
     """Return the command line that `start` runs, for a dry run."""
     settings = _with_path_variables(variables)
     arguments = _start_arguments(service_name, f"{compose.project()}-{service_name}-PID", attached, "PID")
-    return _command_line(arguments, _files(service_name, settings), settings)
+    return _command_line(arguments, gpu_files(service_name, settings), settings)
 
 
-def _command_line(arguments: Sequence[str], files: Sequence[Path], settings: Mapping[str, str] | None = None) -> str:
+def _command_line(arguments: Sequence[str], files: Sequence[Path], settings: Mapping[str, str]) -> str:
     variables = [f"{name}={value}" for name, value in _variables(settings).items() if os.environ.get(name) != value]
     return shlex.join([*variables, *docker.command(docker.compose_args(arguments, files))])
 
@@ -311,13 +310,9 @@ def _command_line(arguments: Sequence[str], files: Sequence[Path], settings: Map
 
 
 def run(
-    service_name: str,
-    command: Sequence[str],
-    variables: Mapping[str, str] | None = None,
-    *,
-    listens: str = "",
+    service_name: str, command: Sequence[str], variables: Mapping[str, str] | None = None, *, listens: str = "",
     dry_run: bool = False,
-) -> int:
+) -> int:  # fmt: skip
     """Run a command in a service's image with its variables and restrictions; return its exit code.
 
     listens: "host:port" at which this machine's network reaches a command that listens on that port of all addresses.
@@ -328,19 +323,22 @@ def run(
     settings = {**(variables or {}), **({"VLALAB_BIND": host} if listens else {})}
     name = f"{compose.project()}-{service_name}-{'PID' if dry_run else os.getpid()}"
     volume = str(paths.volume())
-    seen = {"VLALAB_VOLUME": volume, **settings}
+    values = [word.partition("=")[2] if word.startswith("--") else word for word in command]
+    values.append(os.environ.get("VLALAB_LIBERO_ASSETS", ""))
+    outside = [value for value in values if value.startswith("/") and not Path(value).is_relative_to(volume)]
+    mounted = [volume, *(path for path in dict.fromkeys(outside) if Path(path).exists())]
     arguments = [
         "--progress", "quiet", "run", "--rm", "--no-deps", "--interactive=false", "--name", name,
         "--label", f"{OWNER}={'PID' if dry_run else _caller_identity()}",
-        *(word for item in seen.items() for word in ("--env", "=".join(item))),
+        *(word for item in {"VLALAB_VOLUME": volume, **settings}.items() for word in ("--env", "=".join(item))),
         *(["--publish", f"{listens}:{port}"] if listens else []),
         *_network(),
-        *(w for p in (volume, *_paths_in(command)) for w in ("--volume", f"{p}:{p}" + ":ro" * Path(p).is_file())),
+        *(word for path in mounted for word in ("--volume", f"{path}:{path}" + ":ro" * Path(path).is_file())),
         service_name, *command,
     ]  # fmt: skip
-    files = _files(service_name, settings)
+    files = gpu_files(service_name, settings)
     if dry_run:
-        print(_command_line(arguments, files))
+        print(_command_line(arguments, files, {}))
         return 0
 
     def deliver(number: int) -> bool:
@@ -348,15 +346,7 @@ def run(
 
     with guard.guarded(name):
         line = docker.command(docker.compose_args(arguments, files))
-        return supervise(line, {**os.environ, **_variables(), **settings}, deliver=deliver)
-
-
-def _paths_in(command: Sequence[str]) -> list[str]:
-    """Return the files and directories outside the volume in a command and in the variable for assets."""
-    candidates = [word.partition("=")[2] if word.startswith("--") else word for word in command]
-    candidates.append(os.environ.get("VLALAB_LIBERO_ASSETS", ""))
-    outside = [word for word in candidates if word.startswith("/") and not Path(word).is_relative_to(paths.volume())]
-    return [word for word in dict.fromkeys(outside) if Path(word).exists()]
+        return supervise(line, {**os.environ, **_variables({}), **settings}, deliver=deliver)
 
 
 def _network() -> list[str]:
@@ -375,11 +365,11 @@ def shell(service_name: str, command: str | None = None, dry_run: bool = False) 
     """Open a shell in a service's image, with its restrictions, or run one command line; return the exit code."""
     inner = ["bash", "-c", command] if command else ["bash"]
     arguments = ["--progress", "quiet", "run", "--rm", "--no-deps", service_name, *inner]
-    files = _files(service_name, {})
+    files = gpu_files(service_name, {})
     if dry_run:
-        print(_command_line(arguments, files))
+        print(_command_line(arguments, files, {}))
         return 0
-    return docker.stream(docker.compose_args(arguments, files), variables=_variables())
+    return docker.stream(docker.compose_args(arguments, files), variables=_variables({}))
 
 
 def follow_log(name: str, lines: int, follow: bool) -> None:
@@ -393,7 +383,9 @@ def follow_log(name: str, lines: int, follow: bool) -> None:
 def close(container: Container, keep_log: bool) -> None:
     """Stop a private instance. keep_log: save its log for the user."""
     if keep_log:
-        log_info(f"the policy's log: {logs.save(container.name, container.log_tail(lines=10_000))}")
+        path = logs.log_path(container.name, make=True)
+        state.write(path, f"{container.log_tail(lines=10_000)}\n")
+        log_info(f"the policy's log: {path}")
     container.stop()
 
 

@@ -37,12 +37,11 @@ def variables(service: str) -> dict[str, str]:
 
 
 def start(page: Instance) -> None:
-    """Start the daemon for this page, with the page's token; stop it if it is disabled."""
+    """Start the daemon for this page, with the page's token; stop it if VLALAB_STEWARD is off."""
     if os.environ.get(ACTING):
         return
-    if not is_enabled():
-        stop()
-        return
+    if compose.environment_variables().get(OFF, "").lower() == "off":
+        return stop()
     settings = page.started_with()
     variables = {**os.environ, **{name: settings[name] for name in TAKEN if name in settings}}
     compared = {name: variables.get(name, "") for name in (*TAKEN, "VLALAB_VOLUME", "VLALAB_PROJECT")}
@@ -54,25 +53,16 @@ def start(page: Instance) -> None:
             daemon.stop()
         command = [sys.executable, "-m", "vlalab.control_daemon", str(directory()), page.runtime]
         environment = {**variables, ACTING: "1", "PYTHONUNBUFFERED": "1"}
-        path = _state_path()
+        path = state.directory(NAME) / f"{NAME}.json"  # separate from the services' state files
         local.launch(NAME, command, environment, state_path=path, settings=compared, gpu="none", stop_grace_s=2.0)
-
-
-def is_enabled() -> bool:
-    """Return whether the page may start and stop services: unless VLALAB_STEWARD=off."""
-    return compose.environment_variables().get(OFF, "").lower() != "off"
 
 
 def running_daemon() -> Instance | None:
     """Return the running daemon, or None."""
-    return state_files.load(_state_path(make=False))
+    return state_files.load(state.directory(NAME, make=False) / f"{NAME}.json")
 
 
 def stop() -> None:
     """Stop the daemon if it runs. The daemon's own commands do not stop it."""
     if not os.environ.get(ACTING) and (daemon := running_daemon()):
         daemon.stop()
-
-
-def _state_path(make: bool = True) -> Path:
-    return state.directory(NAME, make=make) / f"{NAME}.json"  # separate from the services' state files

@@ -1,13 +1,17 @@
-"""The two runtimes behind one interface: services as local processes (vlalab.runtimes.local) or as containers
-(vlalab.runtimes.containers); and the choice between them.
+"""The two runtimes, services as local processes (vlalab.runtimes.local) or as containers (vlalab.runtimes.containers),
+and the choice between them.
+
+A runtime is a module with NAME and these functions, which have the same parameters in both: `instances`, `instance`,
+`prepare`, `start`, `start_command`, `close`, `address`, `run`, `shell`, `follow_log`.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Protocol, TypeAlias
+from types import ModuleType
+from typing import TypeAlias
 
 from vlalab.engine import docker, images
 from vlalab.host.console import LabError, check_choices
@@ -16,56 +20,12 @@ from vlalab.runtimes import containers, local, logs, state_files
 NAMES = ("auto", "local", "docker")
 READY_TIMEOUT_S = 900.0  # a large checkpoint is read from a slow disk
 POLL_S = (0.2, 1.0)  # first and longest interval; each poll of an engine starts processes
-Variables = Mapping[str, str]
 Instance: TypeAlias = state_files.Instance | containers.Container
 
 
-class Runtime(Protocol):
-    """The interface of a runtime. dry_run: print the command line and change nothing."""
+Runtime: TypeAlias = ModuleType
 
-    NAME: str
-
-    def instances(self) -> list[Instance]:
-        """Return the running instances."""
-
-    def instance(self, name: str) -> Instance | None:
-        """Return the running instance of that name."""
-
-    def prepare(self, names: Sequence[str]) -> None:
-        """Prepare these environments for use. Raises LabError if one cannot be used."""
-
-    def start(
-        self, service: str, variables: Variables | None = None, *, instance_name: str | None = None,
-        attached: bool = False,
-    ) -> Instance:  # fmt: skip
-        """Start a service and return its instance. attached: a private one, which ends with this process."""
-
-    def start_command(self, service: str, variables: Variables | None = None, *, attached: bool = False) -> str:
-        """Return the command line of `start`, for a dry run."""
-
-    def close(self, instance: Instance, keep_log: bool) -> None:
-        """Stop a private instance."""
-
-    def address(self, instance: Instance) -> str:
-        """Return the URL of an instance for programs of this runtime."""
-
-    def run(
-        self, service: str, command: Sequence[str], variables: Variables | None = None, *, listens: str = "",
-        dry_run: bool = False,
-    ) -> int:  # fmt: skip
-        """Run a command as that service would be run, in the foreground; return its exit code.
-
-        listens: the address of a listening command for other machines, "host:port".
-        """
-
-    def shell(self, service: str, command: str | None = None, dry_run: bool = False) -> int:
-        """Open a shell in that service's environment, or run one command line; return the exit code."""
-
-    def follow_log(self, name: str, lines: int, follow: bool) -> None:
-        """Print the end of a log; with `follow`, also new lines."""
-
-
-_MODULES: dict[str, Runtime] = {"local": local, "docker": containers}
+_MODULES = {"local": local, "docker": containers}
 
 
 def runtime_of(instance: Instance) -> Runtime:
@@ -132,7 +92,5 @@ def wait_ready(
 def start_failure(name: str, problem: str, instance: Instance | None) -> str:
     """Return the message for a service that did not become ready: the cause, then the end of the log of this start."""
     text = instance.log_tail() if instance else ""
-    cause = logs.cause(text)
-    return (
-        f"service '{name}' {problem}{f': {cause}' if cause else ''}\nthe end of its log since it was started:\n{text}"
-    )
+    cause = f": {logs.cause(text)}" if text else ""
+    return f"service '{name}' {problem}{cause}\nthe end of its log since it was started:\n{text}"

@@ -1,7 +1,7 @@
 """The local runtime: services of compose.yaml as supervised processes of this machine, without containers.
 
 `up` starts one instance per service, under the service's name. An evaluation may start a private one, which ends with
-it. `supervised` reads and writes the state files. This module implements `both.Runtime`.
+it. The functions are those that `vlalab.runtimes.interface` lists.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ def resolve(service: ComposeService, env: LocalEnvironment) -> tuple[list[str], 
         scheme, name, port = match.groups()
         if name not in running:
             return match[0]
-        running_instance = running[name]
-        return f"{scheme}://{running_instance.url.partition('//')[2] if running_instance else f'127.0.0.1:{port}'}"
+        neighbour = running[name]
+        return f"{scheme}://" + (neighbour.url.partition("//")[2] if neighbour else f"127.0.0.1:{port}")
 
     def translate(text: str) -> str:
         for source, target in service.mounts:
@@ -90,12 +90,9 @@ def prepare(names: Sequence[str]) -> None:
 
 
 def start(
-    service_name: str,
-    variables: Mapping[str, str] | None = None,
-    *,
-    instance_name: str | None = None,
+    service_name: str, variables: Mapping[str, str] | None = None, *, instance_name: str | None = None,
     attached: bool = False,
-) -> Instance:
+) -> Instance:  # fmt: skip
     """Start a service and return its instance, which may not be ready yet. A running one with these settings is kept.
 
     variables: on top of .env and the process's own. attached: it ends with this process, and takes any free port;
@@ -104,17 +101,15 @@ def start(
     name = instance_name or service_name
     settings = {**compose.environment_variables(compose.FILE.parent), **(variables or {})}
     if current := instance(name):
-        if service_settings.settings_match(service_name, current.started_with(), settings):
+        started_with = current.started_with()
+        own = {key: settings.get(key, "") for key in started_with if service_settings.belongs_to(service_name, key)}
+        if not service_settings.differing(service_name, started_with, own):
             return current
         current.stop()
     volumes.require_writable()
-    # A service that still loads its weights does not listen on its port yet.
-    neighbours = [
-        neighbour
-        for neighbour in instances()
-        if neighbour.service != service_name and not neighbour.attached and neighbour.url
-    ]
-    settings |= {port_variable(neighbour.service): neighbour.url.rpartition(":")[2] for neighbour in neighbours}
+    for other in instances():  # one that still loads its weights does not listen on its port yet
+        if other.service != service_name and not other.attached and other.url:
+            settings[port_variable(other.service)] = other.url.rpartition(":")[2]
     service = service_on_free_port(compose.FILE, service_name, settings, any_port=attached)
     check = check_url(service)
     if service.health and service.ports and not check:
@@ -144,22 +139,14 @@ def start_command(service_name: str, variables: Mapping[str, str] | None = None,
 
 
 def launch(
-    name: str,
-    command: Sequence[str],
-    environment: Mapping[str, str],
-    *,
-    state_path: Path | None = None,
-    restart: str = "unless-stopped",
-    settings: Mapping[str, str] | None = None,
-    attached: bool = False,
+    name: str, command: Sequence[str], environment: Mapping[str, str], *, state_path: Path | None = None,
+    restart: str = "unless-stopped", settings: Mapping[str, str] | None = None, attached: bool = False,
     **fields: object,
-) -> Instance:
+) -> Instance:  # fmt: skip
     """Start a command under a supervisor and return its instance.
 
-    Args:
-        restart: Compose's restart rule.
-        settings: the result of `Instance.started_with`; kept in the supervisor's environment, private to its user.
-        fields: further fields of the instance.
+    restart: Compose's rule. settings: the result of `Instance.started_with`; kept in the supervisor's environment,
+    private to its user. fields: further fields of the instance.
     """
     state_path, log_path = state_path or state_files.state_path(name), logs.log_path(name, attached, make=True)
     record = {"name": name, "service": name, "started_at": time.time(), "attached": attached, **fields}
@@ -200,13 +187,9 @@ _OWNER_PIPES: list[object] = []
 
 
 def run(
-    service_name: str,
-    command: Sequence[str],
-    variables: Mapping[str, str] | None = None,
-    *,
-    listens: str = "",
+    service_name: str, command: Sequence[str], variables: Mapping[str, str] | None = None, *, listens: str = "",
     dry_run: bool = False,
-) -> int:
+) -> int:  # fmt: skip
     """Run a command with a service's environment and variables, in the foreground; return its exit code.
 
     listens: ignored; only a container needs it.
@@ -247,11 +230,15 @@ def follow_log(name: str, lines: int, follow: bool) -> None:
 
 def close(private_instance: Instance, keep_log: bool) -> None:
     """Stop a private instance. keep_log: keep its log for the user."""
-    (instance(private_instance.name) or private_instance).stop()
+    name = private_instance.name
+    (instance(name) or private_instance).stop()
+    log = logs.log_path(name, attached=True)
     if keep_log:
-        log_info(f"the policy's log: {logs.save(private_instance.name)}")
+        log = log.replace(logs.log_path(name, make=True))
+        log_info(f"the policy's log: {log}")
     else:
-        logs.remove(private_instance.name)
+        log.unlink(missing_ok=True)
+    logs.older(logs.log_path(name, attached=True)).unlink(missing_ok=True)
 
 
 def address(instance: Instance) -> str:

@@ -17,7 +17,6 @@ from vlalab.host.console import LabError
 from vlalab.host.processes import identify
 
 MAX_BYTES = 10_000_000  # one older file of that size is kept
-MODE = 0o600
 STAMP = "%Y-%m-%d %H:%M:%S"
 CAUSE = re.compile(r"[\w.]*(Error|Exception|Unavailable|Refused)\b.*:|(error|fatal):|[\w.-]+: error", re.IGNORECASE)
 LOGGED = re.compile(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d+ ERROR ")  # by a service
@@ -34,34 +33,21 @@ def open_private(path: Path) -> int:
 
     Raises OSError for a link, a special file, another user's file, or a file with a second hard link.
     """
-    descriptor = os.open(path, FLAGS, MODE)
+    descriptor = os.open(path, FLAGS, 0o600)
     try:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid() or status.st_nlink > 1:
             raise PermissionError(f"{path} is not a private file of yours; remove it")
-        os.fchmod(descriptor, MODE)
+        os.fchmod(descriptor, 0o600)
     except OSError:
         os.close(descriptor)
         raise
     return descriptor
 
 
-def save(name: str, text: str | None = None) -> Path:
-    """Save a private instance's log for the user and return its path. text: the log, if it is not a file yet."""
-    path = log_path(name, make=True)
-    if text is not None:
-        state.write(path, f"{text}\n")
-    elif (private_path := log_path(name, attached=True)).exists():
-        private_path.replace(path)
-        remove(name)
-    return path
-
-
-def remove(name: str) -> None:
-    """Remove the log of a private instance."""
-    path = log_path(name, attached=True)
-    for file in (path, _older(path)):
-        file.unlink(missing_ok=True)
+def older(path: Path) -> Path:
+    """Return the path of a log's older part."""
+    return path.with_name(path.name + ".1")
 
 
 def remove_stale() -> None:
@@ -107,10 +93,6 @@ def require(name: str, attached: bool) -> Path:
     return path
 
 
-def _older(path: Path) -> Path:
-    return path.with_name(path.name + ".1")
-
-
 class Log:
     """A file that is rotated to NAME.1 when it is full. If it cannot be written, output is dropped and counted.
 
@@ -118,43 +100,31 @@ class Log:
     """
 
     def __init__(self, path: Path) -> None:
-        self.path, self.descriptor = path, open_private(path)
-        self.dropped, self.reason = 0, ""
-        if _older(path).exists():
-            os.close(open_private(_older(path)))  # sets its mode, which an earlier version did not
+        self.path, self.descriptor, self.dropped = path, open_private(path), 0
 
     def write(self, data: bytes) -> None:
         """Append `data`, preceded by the count of bytes dropped before, if any."""
-        missing = _line(f"{self.dropped} bytes of output were dropped: {self.reason}") if self.dropped else b""
-        self.dropped = 0 if self._append(missing + data) else self.dropped + len(data)
+        notice = _line(f"{self.dropped} bytes of output were dropped: the disk is full") if self.dropped else b""
+        try:
+            size = os.fstat(self.descriptor).st_size
+            if size > MAX_BYTES:
+                fresh = self.path.with_name(self.path.name + ".new")
+                descriptor, size = open_private(fresh), 0  # first, since it may fail
+                self.path.replace(older(self.path))
+                fresh.replace(self.path)
+                os.close(self.descriptor)
+                self.descriptor = descriptor
+            if os.write(self.descriptor, notice + data) == len(notice + data):
+                self.dropped = 0
+                return
+            os.ftruncate(self.descriptor, size)
+        except OSError:
+            pass
+        self.dropped += len(data)
 
     def note(self, text: str) -> None:
         """Append a line from the supervisor."""
         self.write(_line(text))
-
-    def _append(self, data: bytes) -> bool:
-        """Append all of `data` or nothing; return whether it was written."""
-        try:
-            size = os.fstat(self.descriptor).st_size
-            if size > MAX_BYTES:
-                self._rotate()
-                size = 0
-            written = os.write(self.descriptor, data)
-            if written == len(data):
-                return True
-            os.ftruncate(self.descriptor, size)
-            self.reason = "the disk is full"
-        except OSError as error:
-            self.reason = error.strerror or str(error)
-        return False
-
-    def _rotate(self) -> None:
-        new = self.path.with_name(self.path.name + ".new")
-        fresh = open_private(new)  # first, since it may fail
-        self.path.replace(_older(self.path))
-        new.replace(self.path)
-        os.close(self.descriptor)
-        self.descriptor = fresh
 
 
 def _line(text: str) -> bytes:

@@ -56,11 +56,6 @@ class Instance:
         """Whether its process runs."""
         return self.child is not None and self.child.is_alive()
 
-    @property
-    def log_path(self) -> Path:
-        """Its log."""
-        return logs.log_path(self.name, self.attached)
-
     def owns(self, pid: int) -> bool:
         """Return whether a process belongs to it."""
         return self.child is not None and memory.belongs_to_session(pid, self.child.pid)
@@ -80,11 +75,11 @@ class Instance:
     def started_with(self) -> dict[str, str]:
         """Return the settings in its supervisor's environment, which only its user can read; none if it has ended."""
         try:
-            lines = Path(f"/proc/{self.supervisor.pid}/environ").read_text(errors="surrogateescape").split("\0")
+            text = Path(f"/proc/{self.supervisor.pid}/environ").read_text(errors="surrogateescape")
         except OSError:
             return {}
-        settings = next((line for line in lines if line.startswith(f"{SETTINGS}=")), f"{SETTINGS}={{}}")
-        return dict(json.loads(settings.partition("=")[2]))
+        variables = dict(line.partition("=")[::2] for line in text.split("\0"))
+        return dict(json.loads(variables.get(SETTINGS, "{}")))
 
     def stop(self) -> None:
         """Stop it: SIGTERM, its grace period, then SIGKILL. Other users' processes are never touched."""
@@ -97,7 +92,7 @@ class Instance:
 
     def log_tail(self, lines: int = 15) -> str:
         """Return the end of its log, of this start only."""
-        return logs.tail(self.log_path, lines, self.started_at)
+        return logs.tail(logs.log_path(self.name, self.attached), lines, self.started_at)
 
 
 def state_path(name: str, make: bool = True) -> Path:
@@ -113,15 +108,13 @@ def write(path: Path, instance: Instance) -> None:
 def read(path: Path) -> Instance | None:
     """Return the content of a state file; None if it does not exist or (after a message) cannot be used."""
     try:
-        text = state.read(path)
-        if text is None:
+        if (text := state.read(path)) is None:
             return None
         fields = json.loads(text)
-        version, child = fields.pop("version"), fields["child"]
-        if version != VERSION or fields["name"] != path.stem:
-            raise ValueError(f"version {version!r} of '{fields['name']}'")
-        processes = {"supervisor": Identity(**fields["supervisor"]), "child": child and Identity(**child)}
-        return Instance(**{**fields, **processes})
+        if fields.pop("version") != VERSION or fields["name"] != path.stem:
+            raise ValueError("another version or service")
+        child, fields["supervisor"] = fields["child"], Identity(**fields["supervisor"])
+        return Instance(**{**fields, "child": child and Identity(**child)})
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         log_info(f"ignoring {path}, which is not a valid state file of this version ({error}); remove it")
         return None

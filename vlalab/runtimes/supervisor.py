@@ -28,7 +28,6 @@ from vlalab.runtimes.logs import Log
 PAUSE_S = (0.5, 30.0)  # before a restart: first and longest
 STEADY_S = 60.0  # after this run time the pause is reset
 POLL_S = 0.1
-CANNOT_START = 127  # a shell's exit code for it
 
 
 class SupervisedProcess:
@@ -37,17 +36,20 @@ class SupervisedProcess:
     def __init__(self, state_path: Path, spec: dict) -> None:
         self.spec, self.record, self.state_path = spec, spec["record"], state_path
         self.log = Log(Path(spec["log_path"]))
-        self.stopping = False
+        self.stopping, self.starts = False, 0
         self.is_noted = True  # whether the state file is up to date
-        self.starts = 0
         self.last_exit: int | None = None
         self.child: subprocess.Popen[bytes] | None = None
         self.selector = selectors.DefaultSelector()
 
     def run(self) -> None:
         """Run until a stop is requested, or until the command ends and its rule forbids a restart."""
+
+        def request_stop(*_: object) -> None:
+            self.stopping = True
+
         for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, self._request_stop)
+            signal.signal(number, request_stop)
         if self.record["attached"]:
             self.selector.register(sys.stdin, selectors.EVENT_READ, "owner")
         pause_s = PAUSE_S[0]
@@ -67,12 +69,19 @@ class SupervisedProcess:
             self.log.note(f"ended with code {self.last_exit}; restarting in {pause_s:.1f} s")
             self._wait(lambda: self.stopping, pause_s)
             pause_s = min(pause_s * 2, PAUSE_S[1])
-        self._stop_child()
+        child, grace_s = self.child, self.record["stop_grace_s"]
+        if child and child.poll() is None:
+            self.log.note("stopping")
+            # The child leads its own session, and its pid is not reused before we wait for it.
+            os.killpg(child.pid, signal.SIGTERM)
+            self._wait(lambda: child.poll() is not None, grace_s)
+            if child.poll() is None:
+                self.log.note(f"not gone after {grace_s:.0f} s; killing it")
+                os.killpg(child.pid, signal.SIGKILL)
+            child.wait()
+            self._drain(child)
         with contextlib.suppress(OSError):  # a state file without its process is ignored
             self.state_path.unlink()
-
-    def _request_stop(self, *_: object) -> None:
-        self.stopping = True
 
     def _start_child(self) -> subprocess.Popen[bytes] | None:
         """Start the command and return its process; None if it cannot be started now, for example without memory."""
@@ -84,7 +93,7 @@ class SupervisedProcess:
                 stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
             )  # fmt: skip
         except (OSError, subprocess.SubprocessError) as error:
-            self.child, self.last_exit = None, CANNOT_START
+            self.child, self.last_exit = None, 127  # as in a shell
             self.log.note(f"cannot start {command[0]}: {error}")
         else:
             assert self.child.stdout is not None
@@ -115,33 +124,15 @@ class SupervisedProcess:
         with contextlib.suppress(KeyError):  # it may have closed its output long before it ended
             self.selector.unregister(child.stdout)
 
-    def _stop_child(self) -> None:
-        child, grace_s = self.child, self.record["stop_grace_s"]
-        if child is None or child.poll() is not None:
-            return
-        self.log.note("stopping")
-        os.killpg(
-            child.pid, signal.SIGTERM
-        )  # it leads its own session, and its pid is not reused before we wait for it
-        self._wait(lambda: child.poll() is not None, grace_s)
-        if child.poll() is None:
-            self.log.note(f"not gone after {grace_s:.0f} s; killing it")
-            os.killpg(child.pid, signal.SIGKILL)
-        child.wait()
-        self._drain(child)
-
     def _write_state(self) -> None:
-        """Write the state file. On a full disk it is stale until the next event, when the write is retried."""
+        """Write the state file; on a full disk `_wait` tries again."""
         child = identify(self.child.pid) if self.child else None
         processes = {"supervisor": identify(os.getpid()), "child": child}
         instance = state_files.Instance(**self.record, **processes, starts=self.starts, last_exit=self.last_exit)
-        try:
+        self.is_noted = False
+        with contextlib.suppress(OSError):
             state_files.write(self.state_path, instance)
             self.is_noted = True
-        except OSError as error:
-            if self.is_noted:
-                self.log.note(f"cannot write {self.state_path} ({error.strerror}); retrying")
-            self.is_noted = False
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from vlalab.bundles import packing, restoring
 from vlalab.commands import evaluation, programs, reproduction
@@ -45,8 +46,7 @@ def test(
 
 @task("diagnose this machine", f"./lab doctor {DEFAULT_ENVIRONMENT}")
 def doctor(
-    names: list[str] = positional(help="environments to self-test", metavar="ENV",
-                            kind="environment"),
+    names: list[str] = positional(help="environments to self-test", metavar="ENV", kind="environment"),
     json: bool = option(False, "print one JSON object (docs/doctor.md) instead of the table"),
     fix: bool = option(False, "repair what is safe to repair, ask before other fixes"),
     yes: bool = option(False, "with --fix: apply all fixes without asking"),
@@ -69,7 +69,7 @@ def _stages() -> list[Flag]:
     return [Flag(name.replace("-", "_"), str, (), None, stage.help) for name, stage in manifests.stages().items()]
 
 
-@task("build images", "./lab up SERVICE --runtime docker", "variant no-check", options=_stages)
+@task("build images", "./lab up SERVICE --runtime docker", "variant no-check", _stages)
 def build(
     names: list[str] = positional(help="environments, or all; default: all", metavar="NAME"),
     no_cache: bool = option(False, "rebuild every layer"),
@@ -116,8 +116,8 @@ def bundle(
     ./lab bundle weights.bundle --checkpoints openvla-7b-finetuned-libero-goal
     """
     names, file = packing.parse_arguments(",".join(arguments))
-    selected_assets = packing.default_assets(names) if assets is None else assets
-    packing.bundle(packing.BundleRequest(names, file, tuple(checkpoints), tuple(selected_assets), not no_host, dry_run))
+    assets = packing.default_assets(names) if assets is None else assets
+    packing.bundle(packing.BundleRequest(names, file, tuple(checkpoints), tuple(assets), not no_host, dry_run))
 
 
 @task("unpack a bundle", "./lab eval libero_goal --trials 2")
@@ -214,28 +214,21 @@ def lock(
 
 
 def _published_figures() -> dict[str, list[tuple[str, str]]]:
-    """Return the table of the figures that `reproduce` knows: policy and suite, and the published rate."""
-    rows = [
-        (f"{policy} {suite}", f"{figure.percent:g} %, {figure.row.model}, {figure.row.source}")
-        for (policy, suite), figure in reproduction.figures().items()
-    ]
-    return {"Published figures": rows}
+    figures = reproduction.figures().items()
+    return {
+        "Published figures": [(" ".join(key), f"{f.percent:g} %, {f.row.model}, {f.row.source}") for key, f in figures]
+    }
 
 
 @task(
-    "repeat a published run",
-    lambda values: "./lab report latest --serve",
-    "gpu runtime dry-run no-check",
-    tables=_published_figures,
+    "repeat a published run", "./lab report latest --serve", "gpu runtime dry-run no-check", tables=_published_figures
 )
 def reproduce(
     policy: str = positional(help="a policy with a published figure", kind="published policy"),
     suite: str = evaluate.SUITE,
     trials: int | None = option(None, "episodes per task", kind="trials", default_help="the profile's"),
     url: str | None = option(None, "a running policy instead of the checkpoint that the lab serves", metavar="URL"),
-    gpu: str | None = None,
-    runtime: Runtime = "auto",
-    dry_run: bool = False,
+    **run_options: Any,
 ) -> None:
     """Repeat a published evaluation: checkpoint, official assets, protocol, and whether the success rates agree.
 
@@ -245,4 +238,4 @@ def reproduce(
     """
     if url:
         evaluation.check_policy("--url", url)
-    finish(reproduction.run(reproduction.figure(policy, suite), trials, url, gpu, runtime, dry_run))
+    finish(reproduction.run(reproduction.figure(policy, suite), trials, url, **run_options))

@@ -9,15 +9,13 @@ from vlalab.description import datasets, manifests
 from vlalab.host.console import LabError, confirm
 from vlalab.host.shared_code import option
 from vlalab.tasks import evaluate
-from vlalab.tasks.flags import Runtime, of_benchmarks, of_models, positional, program_flags
+from vlalab.tasks.flags import Runtime, flags_for, positional, program_flags
 from vlalab.tasks.task import finish, task
 
 CHECKPOINT_OPTIONS = "vla_modelkit.checkpoint_options:CheckpointOptions"  # common to all models
 
 
-@task(
-    "download a checkpoint", "./lab up {model}", "runtime dry-run", options=of_models("checkpoint", CHECKPOINT_OPTIONS)
-)
+@task("download a checkpoint", "./lab up {model}", "runtime dry-run", flags_for("checkpoint", CHECKPOINT_OPTIONS))
 def checkpoint(model: str = positional(kind="model", keywords=("getter",)), **options: object) -> None:
     """Download a checkpoint to the volume, or create a tiny one for tests.
 
@@ -55,16 +53,13 @@ def assets(
     "record demonstrations",
     "./lab dataset {name} --format lerobot",
     "gpu runtime dry-run no-check",
-    options=lambda: program_flags(f"{evaluate.CONFIG}:RecordConfig"),
+    lambda: program_flags("vla_evaluation.config:RecordConfig"),
 )
 def record(
     suite: str = evaluate.SUITE,
     policy: str | None = option(
         None, "a policy service's name, or a URL", kind="policy", default_help="the benchmark's own (oracle)"),
-    gpu: str | None = None,
-    runtime: str = "auto",
-    dry_run: bool = False,
-    **recorder_options: object,
+    **options: object,
 ) -> None:  # fmt: skip
     """Record demonstrations for training, from start states that no evaluation uses; prints how many succeeded.
 
@@ -73,11 +68,11 @@ def record(
     ./lab record libero_object --policy http://host:8000     successful episodes of any policy
     """
     policy = policy or manifests.benchmarks()[manifests.job_of(suite)].fallback
-    flags = tuple(programs.flags_of(recorder_options))
-    finish(evaluation.run(evaluation.EvaluationRequest(suite, policy, runtime, flags, dry_run, gpu, ("record",))))
+    run_options, flags = programs.split_options(options)
+    finish(evaluation.run(evaluation.EvaluationRequest(suite, policy, flags=flags, program=("record",), **run_options)))
 
 
-@task("build a data set", "./lab dataset {source} --show", "runtime dry-run", options=of_benchmarks("dataset"))
+@task("build a data set", "./lab dataset {source} --show", "runtime dry-run", flags_for("dataset"))
 def dataset(
     source: str = positional(help="name or directory of a recording, a run or a data set", kind="source"),
     **options: object,
@@ -90,10 +85,9 @@ def dataset(
     ./lab dataset goal-oracle --show
     ./lab dataset goal-oracle --bad 3,7-9     exclude these from training; --good reverts
     """
-    alone = [name for name in ("name", "size", "cameras", "workers", "keep_failures", "render") if options[name]]
-    if alone and not options["format"]:
-        flag = f"--{alone[0].replace('_', '-')}"
-        raise LabError(f"{flag} requires --format, for example --format lerobot")
+    for name in ("name", "size", "cameras", "workers", "keep_failures", "render"):
+        if options[name] and not options["format"]:
+            raise LabError(f"--{name.replace('_', '-')} requires --format, for example --format lerobot")
     job = (datasets.job_of(source) if options["format"] else None) or manifests.default_job()
     benchmark = manifests.benchmarks()[job]
     if not benchmark.datasets:
@@ -101,9 +95,7 @@ def dataset(
     finish(programs.run(job, benchmark.datasets, [source], options))
 
 
-@task(
-    "inspect training data", "./lab finetune {model} --dataset {dataset}", "runtime dry-run", options=of_models("data")
-)
+@task("inspect training data", "./lab finetune {model} --dataset {dataset}", "runtime dry-run", flags_for("data"))
 def data(model: str = positional(kind="model", keywords=("data",)), **options: object) -> None:
     """Describe a model's data set: schema, episodes, tasks, statistics, and a page with videos and curves.
 
@@ -111,20 +103,17 @@ def data(model: str = positional(kind="model", keywords=("data",)), **options: o
     ./lab data gr00t --dataset goal-oracle --check --embodiment libero
     ./lab data gr00t --download gr1_arms_only.CanSort
     """
-    if not (options["dataset"] or options["download"]):
-        raise LabError("data requires --dataset NAME, or --download NAME to get one. See: ./lab data --help")
-    if options["dataset"] and options["download"]:
-        raise LabError("--dataset and --download cannot be combined; give one of them")
+    if bool(options["dataset"]) == bool(options["download"]):
+        raise LabError("data requires either --dataset NAME, or --download NAME to get one. See: ./lab data --help")
     finish(programs.run(model, manifests.models()[model].data, [], options))
 
 
 @task("list runs", "./lab report latest --serve", "runtime")
 def runs(
-    delete: list[str] = option(
-        (), "runs, recordings or trained models to delete, after confirmation", kind="stored"),
+    delete: list[str] = option((), "runs, recordings or trained models to delete, after confirmation", kind="stored"),
     yes: bool = option(False, "do not ask for confirmation"),
     runtime: Runtime = "auto",
-) -> None:  # fmt: skip
+) -> None:
     """List the evaluation runs, recorded demonstrations and trained models on the volume.
 
     ./lab runs

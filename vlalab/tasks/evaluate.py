@@ -3,49 +3,26 @@
 from __future__ import annotations
 
 import sys
-from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 from vlalab.commands import addresses, distributed_eval, evaluation, programs, ray_placement, suites
-from vlalab.description import compose, manifests
+from vlalab.commands.evaluation import EvaluationRequest
+from vlalab.description import manifests
 from vlalab.description import runs as existing
 from vlalab.host.console import LabError
 from vlalab.host.shared_code import option
-from vlalab.tasks.flags import Runtime, of_benchmarks, positional, program_flags
-from vlalab.tasks.task import FlagValues, finish, task
+from vlalab.tasks.flags import Runtime, flags_for, positional, program_flags
+from vlalab.tasks.task import finish, task
 
-CONFIG = "vla_evaluation.config"  # of the evaluator's and the recorder's options
 RUN_HELP = "a run: its name or a prefix of it, latest, or its directory"
 SUITE = positional(help=manifests.format_suites(), kind="suite")
 
 
-def _after_evaluating(values: FlagValues) -> str:
-    """Return the run's page if the pages are up, else a command to compare it with an earlier run or to show it."""
-    last, *earlier = existing.newest() or ["latest"]
-    if page := addresses.open_page(compose.PAGE, f"/runs/{last}"):
-        return page
-    earlier_of_suite = [name for name in earlier if name.split("-")[0] == last.split("-")[0]]
-    return f"./lab compare {earlier_of_suite[0]} {last}" if earlier_of_suite else f"./lab report {last} --serve"
-
-
-def _after_report(values: FlagValues) -> str:
-    """Return the report's page if the pages are up, else a command to show it."""
-    run, runs = str(values["run"] or "RUN"), existing.newest()
-    if values["serve"]:
-        return addresses.open_page(compose.PAGE) or "./lab up ui"
-    if run == "latest" and runs:
-        run = runs[0]
-    page = addresses.open_page(compose.PAGE, f"/runs/{run}") if run in runs else ""
-    return page or f"./lab report {run} --serve"
-
-
 @task(
-    "evaluate a policy",
-    _after_evaluating,
-    "gpu runtime dry-run no-check",
-    options=lambda: program_flags(f"{CONFIG}:EvalConfig"),
-    name="eval",
-)
+    "evaluate a policy", "./lab report latest --serve", "gpu runtime dry-run no-check",
+    lambda: program_flags("vla_evaluation.config:EvalConfig"), name="eval",
+)  # fmt: skip
 def evaluate(
     suite: list[str] = positional(
         help=f"{manifests.format_suites()}; all: those of the default benchmark's published table", kind="suite",
@@ -64,10 +41,7 @@ def evaluate(
     join: str | None = option(
         None, "add workers to the run of the evaluator at this URL (started with --listen); without SUITE",
         metavar="URL", group="advanced"),
-    gpu: str | None = None,
-    runtime: Runtime = "auto",
-    dry_run: bool = False,
-    **evaluator_options: object,
+    **options: Any,
 ) -> None:  # fmt: skip
     """Evaluate a policy on a suite of tasks; prints the success rate and the report's path.
 
@@ -84,43 +58,33 @@ def evaluate(
     ./lab eval libero_10 --cluster --workers 64           on the machines of ./lab cluster
     ./lab eval libero_10 --cluster --policy openvla --replicas 4    with four replicas of the policy on the cluster
     """
-    evaluation.check_policies("--policy", policy)
+    evaluation.check_policies(policy, None if join else replicas)
     if join:
         if suite:
             raise LabError(f"--join uses the suite of the run that it joins; remove {suite[0]}")
-        finish(distributed_eval.join(join, policy, {**evaluator_options, "replicas": replicas}, runtime, dry_run, gpu))
+        finish(distributed_eval.join(join, policy, {**options, "replicas": replicas}))
         return
-    for first, second, purpose in (("trials", "episodes", "select episodes"), ("run_id", "resume", "name a run")):
-        if evaluator_options[first] is not None and evaluator_options[second] not in (None, False):
-            flags = " and ".join(f"--{name.replace('_', '-')}" for name in (first, second))
-            raise LabError(f"{flags} both {purpose}; give only one of them")
+    for first, second in (("trials", "episodes"), ("run_id", "resume")):
+        if options[first] is not None and options[second]:
+            flags = f"--{first} and --{second}".replace("_", "-")
+            raise LabError(f"{flags} exclude each other; give only one of them")
     if not suite:
         raise LabError(f"eval requires SUITE ({manifests.format_suites()}). See: ./lab eval --help")
-    if evaluator_options["resume"] is True and len(suite) == 1:
+    if options["resume"] is True and len(suite) == 1:
         existing.require("run")
-    evaluation.check_replicas(replicas, policy)
     selected = suites.select(suite)
-    if evaluator_options["workers"] == 0 and not evaluator_options["listen"]:
-        raise LabError("--workers must be 1 or more, got 0; 0 requires --listen, so that other machines can join")
-    if evaluator_options["listen"]:
-        runtime = distributed_eval.runtime_to_listen(runtime, str(evaluator_options["listen"]), selected)
-    placed = ray_placement.prepare(runtime, cluster, policy, evaluator_options, replicas or 0) if cluster else None
-    if placed:
-        runtime, evaluator_options = placed.runtime, evaluator_options | placed.flags
-    request = evaluation.EvaluationRequest(
-        selected[0],
-        policy,
-        runtime,
-        tuple(programs.flags_of(evaluator_options)),
-        dry_run,
-        gpu,
-        run_alongside=placed.run_alongside if placed else nullcontext,
-        replicas=replicas or 0,
-        start_policies=placed.policies if placed and replicas else None,
+    if options["listen"]:
+        options["runtime"] = distributed_eval.runtime_to_listen(options["runtime"], options["listen"], selected)
+    placement = ray_placement.prepare(cluster, policy, options, replicas or 0) if cluster else None
+    if placement:
+        options |= placement.options
+    run_options, flags = programs.split_options(options)
+    request = EvaluationRequest(
+        selected[0], policy, flags=flags, replicas=replicas or 0, placement=placement, **run_options
     )
-    code = evaluation.run(request) if len(selected) == 1 else suites.run(request, selected, ["./lab", *sys.argv[1:]])
-    if placed and placed.stop_reason:  # repeated, since progress lines may have overwritten it
-        raise LabError(f"the cluster stopped this evaluation: {placed.stop_reason}")
+    code = suites.run(request, selected, sys.argv[1:])
+    if placement and placement.stop_reason:  # progress lines may have overwritten it
+        raise LabError(f"the cluster stopped this evaluation: {placement.stop_reason}")
     finish(code)
 
 
@@ -131,11 +95,9 @@ CHECKPOINT_OPTION = option(
 
 
 @task(
-    "test on recorded data",
-    "./lab act {policy} --dataset {dataset} --index 0",
-    "gpu runtime dry-run",
-    options=of_benchmarks("offline", without=["index"]),
-)
+    "test on recorded data", "./lab act {policy} --dataset {dataset} --index 0", "gpu runtime dry-run",
+    flags_for("offline", without=["index"]),
+)  # fmt: skip
 def offline(policy: str = POLICY_ARGUMENT, checkpoint: str | None = CHECKPOINT_OPTION, **options: object) -> None:
     """Compare a policy's actions with recorded ones: errors by dimension, key and episode; is the instruction used?
 
@@ -146,11 +108,9 @@ def offline(policy: str = POLICY_ARGUMENT, checkpoint: str | None = CHECKPOINT_O
 
 
 @task(
-    "query one action",
-    "./lab offline {policy} --dataset {dataset} --plot",
-    "gpu runtime dry-run",
-    options=of_benchmarks("offline", without=["plot", "episodes", "steps", "execute"]),
-)
+    "query one action", "./lab offline {policy} --dataset {dataset} --plot", "gpu runtime dry-run",
+    flags_for("offline", without=["plot", "episodes", "steps", "execute"]),
+)  # fmt: skip
 def act(policy: str = POLICY_ARGUMENT, checkpoint: str | None = CHECKPOINT_OPTION, **options: object) -> None:
     """Query a policy with one recorded step: show images, instruction, action chunk and recorded actions.
 
@@ -163,17 +123,13 @@ def _query_policy(task: str, policy: str, checkpoint: str | None, options: dict[
     """Run the program that queries a policy with recorded data."""
     if not options["dataset"]:
         raise LabError(f"{task} requires --dataset: a name in datasets/ on the volume, or a path")
-    run_options = {name: options.pop(name) for name in ("gpu", "runtime", "dry_run")}
     module = manifests.benchmarks()[manifests.default_job()].offline
-    flags = tuple(programs.flags_of(options))
-    finish(
-        evaluation.run(
-            evaluation.EvaluationRequest(None, policy, flags=flags, module=module, checkpoint=checkpoint, **run_options)
-        )
-    )
+    run_options, flags = programs.split_options(options)
+    request = EvaluationRequest(None, policy, flags=flags, module=module, checkpoint=checkpoint, **run_options)
+    finish(evaluation.run(request))
 
 
-@task("build or serve reports", _after_report, "runtime")
+@task("build or serve reports", "./lab report {run} --serve", "runtime")
 def report(
     run: str | None = positional(None, RUN_HELP, kind="run or directory"),
     serve: bool = option(False, "show the report, or without RUN a list of all, in a browser, also on another machine"),
@@ -186,23 +142,14 @@ def report(
     ./lab report latest --serve      stop the pages with: ./lab down ui
     """
     if run is None and not serve:
-        raise LabError(
-            "report requires RUN; run ./lab runs to list them, or ./lab report --serve to show all in a browser"
-        )
+        raise LabError("report requires RUN (./lab runs lists them), or --serve to show all in a browser")
     if run:
         on_runs(["report", run], runtime)
     if serve:
         addresses.serve_reports(run, runtime)
 
 
-@task(
-    "compare two runs",
-    lambda values: (
-        addresses.open_page(compose.PAGE, "/runs/compare?a={a}&b={b}".format_map(values))
-        or f"./lab report {values['b'] or 'RUN'} --serve"
-    ),
-    "runtime",
-)
+@task("compare two runs", "./lab leaderboard", "runtime")
 def compare(
     a: str = positional(help=RUN_HELP, kind="run or directory"),
     b: str = positional(help="another run", kind="run or directory"),
@@ -216,10 +163,10 @@ def compare(
     on_runs(["compare", a, b, *programs.flags_of({"force": force})], runtime)
 
 
-@task("policies × suites", lambda _: addresses.open_page(compose.PAGE, "/runs/leaderboard") or "./lab up ui", "runtime")
+@task("policies × suites", "./lab up ui", "runtime")
 def leaderboard(
-    suite: list[str] = positional(help=f"suites to include ({manifests.format_suites()}); default: all with runs",
-                            kind="suite"),
+    suite: list[str] = positional(
+        help=f"suites to include ({manifests.format_suites()}); default: all with runs", kind="suite"),
     csv: str | None = option(None, "write the results to a CSV file", pattern=r"(?i).+\.csv",
                              expected="a file name that ends with .csv", metavar="FILE"),
     html: str | None = option(None, "write the tables to a self-contained HTML page", pattern=r"(?i).+\.html?",

@@ -7,7 +7,7 @@ KINDS defines the values of `option(…, kind=KIND)`.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import MISSING, Field, dataclass, make_dataclass, replace
 from functools import cached_property
 from typing import Any, Literal, get_origin, get_type_hints
@@ -25,11 +25,6 @@ Runtime = Literal["auto", "docker", "local"]
 @dataclass(frozen=True)
 class Flag(Option):
     """A flag or a positional argument of a task. Flags of programs have no default here: the program has it."""
-
-    @property
-    def flag(self) -> str:
-        """Its name as typed, without dashes; a parameter named like a Python keyword ends with "_"."""
-        return self.name.rstrip("_").replace("_", "-")
 
     @property
     def is_positional(self) -> bool:
@@ -65,8 +60,9 @@ class Flag(Option):
     def help(self) -> str:
         """Its description and default."""
         text = self.summary or " or ".join(", ".join(self.values.choices).rsplit(", ", 1))
-        default = self.default if isinstance(self.default, (str, int, float)) and self.type is not bool else ""
-        default = self.default_help or (str(default) if default not in ("", 0) else "")
+        default = self.default_help
+        if not default and self.type is not bool and isinstance(self.default, (str, int, float)) and self.default:
+            default = str(self.default)
         return f"{text}; default: {default}" if default else text
 
     @cached_property
@@ -115,17 +111,11 @@ def _robot(label: str, text: str) -> object:
 
 def _of_benchmarks(attribute: str) -> tuple[str, ...]:
     """Return the distinct cameras or profiles of all benchmarks."""
-    return tuple(
-        dict.fromkeys(name for benchmark in manifests.benchmarks().values() for name in getattr(benchmark, attribute))
-    )
+    return tuple({name: None for entry in manifests.benchmarks().values() for name in getattr(entry, attribute)})
 
 
 def _max_episodes() -> int:
     return max(benchmark.episodes for benchmark in manifests.benchmarks().values())
-
-
-def _suites(*keywords: str) -> Values:
-    return choice((*keywords, *manifests.suites()), manifests.suite_aliases())
 
 
 NAME_EXPECTED = "a name of letters, digits, '.', '_' and '-'"
@@ -155,7 +145,7 @@ KINDS: dict[str, Callable[[Flag], Values]] = {
     "policy": lambda flag: Values("WHICH", evaluation.check_policy, is_list=not flag.is_positional),
     "profile": lambda flag: choice(_of_benchmarks("profiles")),
     "published suite": lambda flag: choice(manifests.published_suites()),
-    "published policy": lambda flag: choice(tuple(dict.fromkeys(name for name, _ in reproduction.figures()))),
+    "published policy": lambda flag: choice(tuple({name: None for name, _ in reproduction.figures()})),
     "ranges": lambda flag: ranges(metavar=flag.metavar or "0-9,12"),
     "recording": lambda flag: replace(RUN_ID, metavar="NAME"),
     "run": lambda flag: Values("RUN", lambda label, text: runs.run(label, str(RUN_ID.read(label, text)))),
@@ -165,7 +155,7 @@ KINDS: dict[str, Callable[[Flag], Values]] = {
     "service": lambda flag: choice([name for name, service in compose.read().items() if service.role != "job"]),
     "source": lambda flag: Values("NAME", datasets.source),
     "stored": lambda flag: Values("NAME,…", runs.thing),
-    "suite": lambda flag: _suites(*flag.keywords),
+    "suite": lambda flag: choice((*flag.keywords, *manifests.suites()), manifests.suite_aliases()),
     "tasks": lambda flag: ranges(names=True),
     "trained": lambda flag: Values("NAME", lambda label, text: runs.model(label, text, flag.keywords[0])),
     "variant": lambda flag: choice((variants.UPSTREAM, *variants.every())),
@@ -194,46 +184,33 @@ def program_flags(*locations: str, only: Collection[str] = (), without: Collecti
     accepts the values of all. only, without: names of options.
     """
     flags: dict[str, Flag] = {}
-    for location in locations:
-        for name, declared in shared_code.options(location).items():
-            if declared.group == "internal" or name in without or (only and name not in only):
-                continue
-            flag = Flag(**vars(declared))
-            if declared.type is not bool:
-                is_number = isinstance(declared.default, (int, float))
-                default = (
-                    f"{declared.default:.12g}"
-                    if is_number
-                    else ""
-                    if declared.default is MISSING
-                    else declared.default or ""
-                )
-                flag = replace(flag, default=None, default_help=declared.default_help or str(default))
-            elif declared.default:  # a switch that is on: the flag turns it off
-                flag = replace(flag, name=f"no_{declared.name}", summary=declared.negated, default=False)
-            if first := flags.get(name):
-                choices = tuple(dict.fromkeys(first.choices + flag.choices))
-                keywords = tuple(dict.fromkeys(first.keywords + flag.keywords))
-                default = first.default_help if flag.default_help in ("", first.default_help) else ""
-                flag = replace(first, choices=choices, keywords=keywords, default_help=default)
-            flags[name] = flag
+    for name, declared in [pair for location in locations for pair in shared_code.options(location).items()]:
+        if declared.group == "internal" or name in without or (only and name not in only):
+            continue
+        flag, default = Flag(**vars(declared)), declared.default
+        if declared.type is not bool:
+            text = f"{default:.12g}" if isinstance(default, (int, float)) else str(default or "")
+            text = "" if default is MISSING else text
+            flag = replace(flag, default=None, default_help=declared.default_help or text)
+        elif default:  # a switch that is on: the flag turns it off
+            flag = replace(flag, name=f"no_{name}", summary=declared.negated, default=False)
+        if first := flags.get(name):
+            same_default = first.default_help if flag.default_help in ("", first.default_help) else ""
+            choices, keywords = first.choices + flag.choices, first.keywords + flag.keywords
+            flag = replace(first, default_help=same_default)
+            flag = replace(flag, choices=tuple(dict.fromkeys(choices)), keywords=tuple(dict.fromkeys(keywords)))
+        flags[name] = flag
     return list(flags.values())
 
 
-def of_models(task: str, *more: str, **which: Collection[str]) -> Callable[[], list[Flag]]:
-    """Return a function that returns the flags of the models' programs for a task."""
-    return lambda: program_flags(*more, *_option_classes(manifests.models(), task), **which)
+def flags_for(task: str, *locations: str, **which: Collection[str]) -> Callable[[], list[Flag]]:
+    """Return a function that returns the flags of the models' and benchmarks' programs for a task, and of others."""
 
+    def flags() -> list[Flag]:
+        owners = [*manifests.models().values(), *manifests.benchmarks().values()]
+        return program_flags(*locations, *(o.options[task] for o in owners if task in o.options), **which)
 
-def of_benchmarks(task: str, **which: Collection[str]) -> Callable[[], list[Flag]]:
-    """Return a function that returns the flags of the benchmarks' programs for a task."""
-    return lambda: program_flags(*_option_classes(manifests.benchmarks(), task), **which)
-
-
-def _option_classes(
-    programs: Mapping[str, manifests.ServiceModel] | Mapping[str, manifests.BenchmarkEntry], task: str
-) -> list[str]:
-    return [program.options[task] for program in programs.values() if task in program.options]
+    return flags
 
 
 def _shared(

@@ -6,18 +6,25 @@ import shlex
 import sys
 import zipfile
 from pathlib import Path
+from typing import Any
 
-from vlalab.commands import addresses, course, learning, lifecycle, programs
+from vlalab.commands import course, learning, lifecycle, programs
 from vlalab.description import manifests, runs, service_settings
-from vlalab.host.console import LabError, unknown
+from vlalab.host import paths
+from vlalab.host.console import LabError, check_choices
 from vlalab.host.shared_code import option
-from vlalab.tasks.flags import Flag, of_models, positional, program_flags
+from vlalab.tasks.flags import Flag, flags_for, positional, program_flags
 from vlalab.tasks.serve import print_addresses
 from vlalab.tasks.task import FlagValues, finish, task
 
 OF_SOME_LABS = ("corpus", "pair", "size", "data", "context")  # flags that only some labs have
 HAVE_FLAGS = ("epochs", "name", *OF_SOME_LABS, "preload", "device")  # the others are set with --set
 GPUS = option(1, "number of processes, one per GPU", "[1, inf)")
+RESULTS = {  # lab → the command that uses its model
+    "diffusion": "./lab sample diffusion",
+    "minivla": "./lab eval libero_object --policy minivla",
+    "transformer": './lab translate "The door is open."',
+}
 
 
 def _lab_flags() -> list[Flag]:
@@ -29,15 +36,11 @@ def _settings() -> dict[str, list[tuple[str, str]]]:
     return {f"train {lab} --set NAME=VALUE": course.rows(lab, help) for lab in course.labs()}
 
 
-def _after_training(values: FlagValues) -> str:
-    lab = values["lab"]
-    if lab == "minivla":
-        return "./lab eval libero_object --policy minivla"
-    use = {"diffusion": "./lab sample diffusion", "transformer": './lab translate "The door is open."'}
-    return use.get(str(lab), "./lab tensorboard")
+def _next(values: FlagValues) -> str:
+    return RESULTS.get(str(values["lab"]), "./lab tensorboard")
 
 
-@task("train a model", _after_training, "gpu runtime dry-run no-check", options=_lab_flags, tables=_settings)
+@task("train a model", _next, "gpu runtime dry-run no-check", _lab_flags, tables=_settings)
 def train(
     lab: str = positional(kind="lab"),
     set: list[str] = option((), "further settings, listed below", metavar="NAME=VALUE,…"),
@@ -62,8 +65,8 @@ def train(
         raise LabError(f"train {lab} runs on one GPU, got --gpus {gpus}; remove --gpus")
     if lab == "minivla" and options["data"] in (None, *available["data"].keywords):
         raise LabError("train minivla requires --data NAME, a data set created by ./lab dataset")
-    if options["size"] and options["size"] not in available["size"].choices:
-        raise LabError(unknown(f"train {lab} --size", str(options["size"]), map(str, available["size"].choices)))
+    if options["size"]:
+        check_choices(f"train {lab} --size", [str(options["size"])], tuple(map(str, available["size"].choices)))
     finish(programs.train(course.service(), course.module(lab, "train"), settings, gpus, options))
 
 
@@ -80,9 +83,7 @@ def learn(
     trials: int = option(10, "episodes per task in the evaluation", kind="trials"),
     set: list[str] = option((), "further settings of `train minivla`", metavar="NAME=VALUE,…"),
     workers: int | None = option(None, "simulator processes", "[1, inf)", default_help="one per core"),
-    gpu: str | None = None,
-    runtime: str = "auto",
-    dry_run: bool = False,
+    **run_options: Any,
 ) -> None:  # fmt: skip
     """Record demonstrations, train mini-VLA on them, evaluate it. Ctrl-C stops; repeat the command to resume.
 
@@ -91,16 +92,12 @@ def learn(
     """
     count = demonstrations or learning.demonstrations(minutes, workers or learning.cores())
     plan = learning.LearningPlan(suite, name or suite, minutes, size, tasks, count, trials, learning.settings(set))
-    typed = shlex.join(["./lab", *sys.argv[1:]])
     progress = learning.load_progress(plan, counted=demonstrations is not None)
-    finish(learning.Learning(progress, workers, gpu, runtime, dry_run, typed).run())
+    finish(learning.Learning(progress, workers, typed=shlex.join(["./lab", *sys.argv[1:]]), **run_options).run())
 
 
 @task(
-    "fine-tune a policy",
-    "./lab up {model} --checkpoint {name}",
-    "gpu runtime dry-run no-check",
-    options=of_models("finetune"),
+    "fine-tune a policy", "./lab up {model} --checkpoint {name}", "gpu runtime dry-run no-check", flags_for("finetune")
 )
 def finetune(model: str = positional(kind="model", keywords=("trainer",)), gpus: int = GPUS, **options: object) -> None:
     """Fine-tune a policy on a data set. Ctrl-C saves; repeat the command to resume.
@@ -108,6 +105,7 @@ def finetune(model: str = positional(kind="model", keywords=("trainer",)), gpus:
     ./lab finetune gr00t --dataset cups --max-steps 20000
     ./lab finetune gr00t --dataset cups --lora-rank 16 --batch-size 4     fits a 24 GB GPU
     ./lab finetune lerobot --dataset cups-v3.0 --type act
+    ./lab finetune openvla --dataset cups --head l1     OpenVLA-OFT
     """
     if not options["dataset"]:
         raise LabError("finetune requires --dataset: a name in datasets/ on the volume, or a path")
@@ -115,18 +113,16 @@ def finetune(model: str = positional(kind="model", keywords=("trainer",)), gpus:
 
 
 @task(
-    "translate a sentence",
-    "./lab tensorboard",
-    "gpu runtime dry-run",
-    options=lambda: program_flags(course.module("transformer", "config:TranslateCommand")),
-)
+    "translate a sentence", "./lab tensorboard", "gpu runtime dry-run",
+    lambda: program_flags(course.module("transformer", "config:TranslateCommand")),
+)  # fmt: skip
 def translate(sentence: str = positional(help="the text to translate"), **options: object) -> None:
     """Translate a sentence with a trained Transformer.
 
     ./lab translate "The door is open."
     ./lab translate "The door is open." --epoch 0,10,19     compare epochs
     """
-    runs.require_epochs("transformer", options["name"], options["epoch"])
+    runs.require("transformer")
     finish(programs.run(course.service(), course.module("transformer", "translate"), ["--", sentence], options))
 
 
@@ -134,32 +130,28 @@ DIFFUSION = positional(help="diffusion", kind="one of", keywords=("diffusion",))
 
 
 @task(
-    "generate images",
-    "./lab score diffusion",
-    "gpu runtime dry-run",
-    options=lambda: program_flags(course.module("diffusion", "config:SampleRequest")),
-)
+    "generate images", "./lab score diffusion", "gpu runtime dry-run",
+    lambda: program_flags(course.module("diffusion", "config:SampleRequest")),
+)  # fmt: skip
 def sample(lab: str = DIFFUSION, **options: object) -> None:
     """Generate images with a trained diffusion model: a grid, and an animation of the sampling.
 
     ./lab sample diffusion --sampler ddim --steps 20 --context hero
     """
-    runs.require_epochs(lab, options["name"], options["epoch"])
+    runs.require(lab)
     finish(programs.run(course.service(), course.module(lab, "sample"), [], options))
 
 
 @task(
-    "score generated images",
-    "./lab sample diffusion --compare",
-    "gpu runtime dry-run",
-    options=lambda: program_flags(course.module("diffusion", "config:ScoreRequest")),
-)
+    "score generated images", "./lab sample diffusion --compare", "gpu runtime dry-run",
+    lambda: program_flags(course.module("diffusion", "config:ScoreRequest")),
+)  # fmt: skip
 def score(lab: str = DIFFUSION, **options: object) -> None:
     """Score a diffusion model's images: do they match the requested class, and are they as varied as real ones?
 
     ./lab score diffusion --count 200
     """
-    runs.require_epochs(lab, options["name"], None)
+    runs.require(lab)
     finish(programs.run(course.service(), course.module(lab, "score"), [], options))
 
 
@@ -188,7 +180,7 @@ def check(
         raise LabError(f"--all checks all exercises; remove {exercise}")
     if file and not Path(file).is_file():
         raise LabError(f"'{file}' is not a file; remove it to check the file in your exercises directory")
-    flags = {"directory": str(course.exercises_directory()), "name": exercise, "file": file, "all": all}
+    flags = {"directory": str(paths.volume() / "notebooks" / "exercises"), "name": exercise, "file": file, "all": all}
     finish(programs.run(course.service(), "lessons.exercises.check", [], {**flags, **options}))
 
 
@@ -210,11 +202,7 @@ def course_files(
     finish(programs.run(course.service(), module, [path, f"--name={name}"], options))
 
 
-def _after_notebook(values: FlagValues) -> str:
-    return addresses.open_page(manifests.notebooks().get(str(values["env"]), "")) or "./lab status"
-
-
-@task("open notebooks", _after_notebook, "gpu runtime dry-run")
+@task("open notebooks", "./lab status", "gpu runtime dry-run")
 def notebook(
     env: str = positional(help="the environment whose notebooks to open", kind="notebooks"),
     fresh: bool = option(False, "restore the original notebooks; changed ones are kept as NAME.before-N"),
@@ -234,7 +222,7 @@ def notebook(
     print_addresses(lifecycle.up([service], runtime, overrides, dry_run))
 
 
-@task("show training curves", lambda _: addresses.open_page("tensorboard") or "./lab status", "runtime")
+@task("show training curves", "./lab status", "runtime")
 def tensorboard(runtime: str = "auto") -> None:
     """Start TensorBoard, which shows training curves in a browser.
 

@@ -19,18 +19,14 @@ ABSOLUTE = {
     "expected": "an absolute path, for example /srv/vla-lab",
     "metavar": "DIRECTORY",
 }
-HOSTS = option((), "machines, for example gpu01 or anna@gpu01:2222")
-INVENTORY = option(
-    None, "Ansible inventory file", kind="path", metavar="FILE",
-    default_help=f"variable {machines.VARIABLE}",
-)  # fmt: skip
+HOSTS_HELP = "machines, for example gpu01 or anna@gpu01:2222"
 JSON = option(False, "print JSON instead of a table")
 
 
 @task("set up machines", "./lab doctor")
 def host(
     action: str = positional(help="setup", kind="one of", keywords=("setup",)),
-    hosts: list[str] = option((), "machines, for example gpu01 or anna@gpu01:2222", default_help="this machine"),
+    hosts: list[str] = option((), HOSTS_HELP, default_help="this machine"),
     inventory: str | None = option(None, "Ansible inventory file", kind="path", metavar="FILE"),
     check: bool = option(False, "Ansible's dry run: show what would change, change nothing"),
     only: list[str] = option((), f"run only these of the steps {', '.join(host_setup.STEPS)}", kind="one of",
@@ -69,8 +65,9 @@ def host(
 @task("query many machines", "./lab fleet status")
 def fleet(
     action: str = positional(help=", ".join(fleets.COMMANDS), kind="one of", keywords=tuple(fleets.COMMANDS)),
-    hosts: list[str] = HOSTS,
-    inventory: str | None = INVENTORY,
+    hosts: list[str] = option((), HOSTS_HELP),
+    inventory: str | None = option(None, "Ansible inventory file", kind="path", metavar="FILE",
+                                   default_help=f"variable {machines.VARIABLE}"),
     lab: str | None = option(None, "the lab's directory on the machines",
                              default_help=f"the inventory's, else {machines.INSTALL}", **ABSOLUTE),
     parallel: int = option(fleets.PARALLEL, "number of machines at a time", "[1, 256]"),

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from json import dumps
 
-from vlalab.commands import addresses, evaluation, lifecycle, overview, preflight, programs
+from vlalab.commands import addresses, evaluation, lifecycle, overview, programs
 from vlalab.description import checkpoints, compose, manifests, service_settings
 from vlalab.host.shared_code import option
 from vlalab.runtimes.interface import Instance
-from vlalab.tasks.flags import Flag, of_models, positional
+from vlalab.tasks.flags import Flag, flags_for, positional
 from vlalab.tasks.task import FlagValues, finish, task
 
 
@@ -20,27 +19,18 @@ def print_addresses(instances: list[Instance]) -> None:
 
 
 def _up_options() -> list[Flag]:
-    options = of_models("up", without=["checkpoint"])()
-    return [replace(flag, default_help="") for flag in options]  # the service's settings apply
+    return [replace(flag, default_help="") for flag in flags_for("up", without=["checkpoint"])()]  # the service's apply
 
 
-def after_up(values: FlagValues) -> str:
-    """Return a page to open if one of the services has one, else a command that uses a policy."""
-    names = values["names"]
-    for name in (compose.PAGE, *manifests.notebooks().values(), "tensorboard"):
-        if name in names and (page := addresses.open_page(name)):
-            return page
-    policies = [name for name in names if name in evaluation.policies()]
+def _next(values: FlagValues) -> str:
+    policies = [name for name in values["names"] if name in evaluation.policies()]
     return f"./lab eval libero_goal --policy {policies[0]}" if policies else "./lab status"
 
 
 @task(
-    "start services",
-    after_up,
-    "gpu runtime variant dry-run no-check",
-    options=_up_options,
+    "start services", _next, "gpu runtime variant dry-run no-check", _up_options,
     tables=lambda: {"Services": [(name, service.about) for name, service in manifests.services().items()]},
-)
+)  # fmt: skip
 def up(
     names: list[str] = positional(help="services to start", metavar="SERVICE"),
     suite: str | None = option(
@@ -67,7 +57,7 @@ def up(
     lifecycle.check_names(names, also=lifecycle.jobs())
     settings = service_settings.for_services(lifecycle.in_order(names), suite, checkpoint, gpu, model_flags, variant)
     if not dry_run:
-        preflight.require_startable(names, settings)
+        lifecycle.require_startable(names, settings)
     if foreground:
         lifecycle.run_in_foreground(names, runtime, settings, dry_run)
     else:
@@ -100,18 +90,13 @@ def restart(
 
 
 @task("show services", "./lab logs SERVICE")
-def status(
-    json: bool = option(False, "print one JSON object (docs/doctor.md) instead of the table"),
-) -> None:
+def status(json: bool = option(False, "print one JSON object (docs/doctor.md) instead of the table")) -> None:
     """Show all services in both runtimes: health, image, GPU and memory use, address.
 
     ./lab status
     ./lab status --json
     """
-    if json:
-        print(dumps(overview.as_json(), indent=1))
-    else:
-        overview.show()
+    overview.show(json)
 
 
 @task("show a service's log", "./lab status")
@@ -143,11 +128,9 @@ def shell(
 
 
 @task(
-    "measure a checkpoint",
-    "./lab up {model} --checkpoint {checkpoint}",
-    "gpu runtime dry-run",
-    options=of_models("verify", only=("checkpoint", "modes", "count", "image", "instruction")),
-)
+    "measure a checkpoint", "./lab up {model} --checkpoint {checkpoint}", "gpu runtime dry-run",
+    flags_for("verify", only=("checkpoint", "modes", "count", "image", "instruction")),
+)  # fmt: skip
 def verify(model: str = positional(kind="model", keywords=("verifier",)), **options: object) -> None:
     """Load a checkpoint, query actions, and report latency, its breakdown, and memory.
 
@@ -157,15 +140,13 @@ def verify(model: str = positional(kind="model", keywords=("verifier",)), **opti
     finish(programs.run(model, manifests.models()[model].verifier, [], options))
 
 
-@task("export to ONNX", "./lab bench {model}", "runtime dry-run", options=of_models("export"))
+@task("export to ONNX", "./lab bench {model}", "runtime dry-run", flags_for("export"))
 def export(
     model: str = positional(kind="model", keywords=("exporter",)),
-    checkpoint: str | None = positional(
-        None, "its name; default: the only one on the volume, else the one set in .env"
-    ),
+    checkpoint: str | None = positional(None, "its name; default: the only one on the volume, else that in .env"),
     **options: object,
 ) -> None:
-    """Export a checkpoint to ONNX, compare each module with PyTorch, and build TensorRT engines if it is installed.
+    """Export a checkpoint to ONNX, compare each module with PyTorch, and write the commands for TensorRT.
 
     ./lab export gr00t
     ./lab export gr00t gr00t-tiny --dtype fp16
@@ -173,7 +154,6 @@ def export(
     available = checkpoints.available(model)
     checkpoint = checkpoint or compose.environment_variables().get(service_settings.variable(model, "CHECKPOINT"))
     if checkpoint or len(available) != 1:
-        get = f"./lab checkpoint {model} --tiny"
-        checkpoint = service_settings.existing_checkpoint(checkpoint or "", get)
-    arguments = programs.flags_of({"checkpoint": checkpoint or available[0]})
-    finish(programs.run(model, manifests.models()[model].exporter, arguments, options))
+        checkpoint = service_settings.existing_checkpoint(checkpoint or "", f"./lab checkpoint {model} --tiny")
+    options["checkpoint"] = checkpoint or available[0]
+    finish(programs.run(model, manifests.models()[model].exporter, [], options))

@@ -12,7 +12,6 @@ from vlalab.host.console import log_info
 from vlalab.tasks.flags import SHARED, Flag, flags_of_function
 
 FlagValues = Mapping[str, object]  # parameter name → value
-Next = str | Callable[[FlagValues], str]
 Tables = Callable[[], dict[str, list[tuple[str, str]]]]  # title → rows of (name, meaning)
 
 
@@ -26,7 +25,7 @@ class LabTask:
 
     function: Callable[..., None]
     short: str
-    next: Next
+    next: str | Callable[[FlagValues], str]
     shared: str
     options: Callable[[], list[Flag]]
     tables: Tables
@@ -58,21 +57,20 @@ class LabTask:
 
     def next_command(self, values: FlagValues) -> str:
         """Return the command to run next; values that the caller did not give are placeholders in capitals."""
-        if not isinstance(self.next, str):
-            return self.next(values)
-        placeholders = {flag.name: flag.usage if flag.is_positional else flag.values.metavar for flag in self.flags}
+        template = self.next if isinstance(self.next, str) else self.next(values)
+        texts = {flag.name: flag.usage if flag.is_positional else flag.values.metavar for flag in self.flags}
         for name, value in values.items():
             if value:
-                placeholders[name] = shlex.join(map(str, value if isinstance(value, list) else [value]))
-        return self.next.format_map(placeholders)
+                texts[name] = shlex.join(map(str, value if isinstance(value, list) else [value]))
+        return template.format_map(texts)
 
 
 def task(
     short: str,
-    next: Next,
+    next: str | Callable[[FlagValues], str],
     shared: str = "",
-    *,
     options: Callable[[], list[Flag]] = list,
+    *,
     tables: Tables = dict,
     name: str = "",
 ) -> Callable[[Callable[..., None]], LabTask]:

@@ -12,11 +12,12 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 from vlalab.description import compose, gpus, manifests
 from vlalab.engine import building, docker, images, volumes
@@ -25,9 +26,7 @@ from vlalab.host import gl, paths
 from vlalab.host.console import LabError, log_info
 from vlalab.host.processes import die_with_parent
 from vlalab.runtimes import local
-from vlalab.testing.results import PartResult, read_junit, skipped
 
-CONTRACT_PYTHONS = ("3.10", "3.11", "3.12", "3.13")
 MAX_MINUTES = 600
 MAX_IMAGE_S = 3600  # of tests inside an image; the slowest took 46 min next to all others on two busy cores
 RECORD, NIGHTLY = "VLALAB_TEST_RECORD", "VLALAB_TEST_NIGHTLY"
@@ -35,7 +34,7 @@ HOME = "/opt/vla-lab"  # where an image stores the code
 ENVIRONMENTS = manifests.environments()
 # Services that run in another's environment may have tests of their own.
 SERVICES = [n for n in manifests.directories() if n not in ENVIRONMENTS and (paths.ROOT / "tests" / n).is_dir()]
-running: list[subprocess.Popen] = []  # processes of tests; Ctrl-C ends them
+running: list[subprocess.Popen[bytes]] = []  # processes of tests; Ctrl-C ends them
 
 
 @dataclass(frozen=True)
@@ -52,6 +51,18 @@ class SuiteOptions:
     nightly: bool = False
 
 
+@dataclass
+class PartResult:
+    """The counts of one part. `reasons` counts the skipped tests by reason."""
+
+    name: str
+    passed: int = 0
+    failed: int = 0
+    skipped: int = 0
+    seconds: float = 0.0
+    reasons: Counter[str] = field(default_factory=Counter)
+
+
 @dataclass(frozen=True)
 class SuitePart:
     """`run` gets the options and the file to print to (None: the terminal). stage: after all of an earlier stage."""
@@ -64,21 +75,19 @@ class SuitePart:
 def all_parts(options: SuiteOptions) -> list[SuitePart]:
     """Return every part, in the order in which they start. Fault injection that measures response times runs alone."""
     names = [*ENVIRONMENTS, *SERVICES]
-    outside_names = [name for name in names if options.runtime != "docker" and has_outside(name)]
-    attacks = () if options.minutes else ("pages", "policies")
+    outside = [name for name in names if options.runtime != "docker" and has_outside(name)]
+    faults = [] if options.minutes else [SuitePart("chaos faults", partial(chaos, ["faults", "planted"]))]
     return [
         SuitePart("lint", lint),
         SuitePart("docker", docker_engine),
         SuitePart("contract", contract),
-        SuitePart(
-            "host", lambda _, output: [run_pytest("host", sys.executable, ["tests/host", "tests/repo"], {}, output)]
-        ),
-        *(SuitePart(f"{name} outside", partial(environment, name, "outside")) for name in outside_names),
+        SuitePart("host", lambda _, output: [run_pytest("host", sys.executable, ["tests/host", "tests/repo"], output)]),
+        *(SuitePart(f"{name} outside", partial(environment, name, "outside")) for name in outside),
         SuitePart("terminal", terminal),
         *(SuitePart(name, partial(environment, name, "not outside"), stage=1) for name in names),
         *(SuitePart(name, partial(variant, name), stage=1) for name in paths.variant_names()),
-        *([] if options.minutes else [SuitePart("chaos faults", partial(chaos, ["faults", "planted"]))]),
-        SuitePart("chaos", partial(chaos, attacks), stage=2),
+        *faults,
+        SuitePart("chaos", partial(chaos, [] if options.minutes else ["pages", "policies"]), stage=2),
     ]
 
 
@@ -91,7 +100,7 @@ def lint(options: SuiteOptions, output: TextIO | None) -> list[PartResult]:
 
 def contract(options: SuiteOptions, output: TextIO | None) -> list[PartResult]:
     """Run the contract's tests in temporary environments of the oldest and the newest Python that are installed."""
-    available = {version: path for version in CONTRACT_PYTHONS if (path := pythons.find(version))}
+    available = {version: path for version in sorted(venvs.INSTALLATION) if (path := pythons.find(version))}
     results = []
     for version in dict.fromkeys([*list(available)[-1:], *([] if options.quick else list(available)[:1])]):
         with tempfile.TemporaryDirectory(prefix="vlalab-contract-") as directory:
@@ -99,7 +108,7 @@ def contract(options: SuiteOptions, output: TextIO | None) -> list[PartResult]:
             venvs.uv(["venv", "--no-project", "--python", available[version], str(python.parents[1])])
             venvs.uv(["pip", "sync", "--require-hashes", "--python", str(python), str(lock)])
             variables = {"PYTHONPATH": paths.python_path()}
-            results.append(run_pytest(f"contract {version}", str(python), ["tests/contract"], variables, output))
+            results.append(run_pytest(f"contract {version}", str(python), ["tests/contract"], output, variables))
     if len(results) < 2 and not options.quick:
         results.append(skipped("contract", "two Pythons from 3.10 to 3.13 are needed for the contract's tests"))
     return results
@@ -112,7 +121,7 @@ def docker_engine(options: SuiteOptions, output: TextIO | None) -> list[PartResu
         record.touch()
         timeout = f"faulthandler_timeout={MAX_IMAGE_S + 300}"  # one test waits for all tests of an image
         variables = {RECORD: str(record)}
-        result = run_pytest("docker", sys.executable, ["tests/docker"], variables, output, ["-o", timeout])
+        result = run_pytest("docker", sys.executable, ["tests/docker"], output, variables, ["-o", timeout])
         return [result, *(PartResult(**json.loads(line)) for line in record.read_text().splitlines())]
 
 
@@ -120,7 +129,7 @@ def terminal(options: SuiteOptions, output: TextIO | None) -> list[PartResult]:
     """Run the tests that use `./lab` in a terminal."""
     make_environments(manifests.default_environment(), paths.CLUSTER.name)
     gl.ensure()
-    return [run_pytest("terminal", sys.executable, ["tests/terminal"], {}, output)]
+    return [run_pytest("terminal", sys.executable, ["tests/terminal"], output)]
 
 
 def environment(name: str, markers: str, options: SuiteOptions, output: TextIO | None) -> list[PartResult]:
@@ -130,27 +139,25 @@ def environment(name: str, markers: str, options: SuiteOptions, output: TextIO |
     """
     if not any((paths.ROOT / "tests" / name).glob("**/test_*.py")):
         return [skipped(name, f"no tests in tests/{name}")]
-    home, flags, problem = host_environment(name), ["-m", markers], "--runtime local"
+    home, flags, label = host_environment(name), ["-m", markers], name
     if markers == "outside":
         make_environments()
+        label = f"{name} outside"
     else:
         if ENVIRONMENTS[home].tested_first:  # its tests take longest: files run in parallel
             flags += ["-n", str(max_parallel_parts()), "--dist", "loadfile", "--no-loadscope-reorder"]
-        if options.runtime != "local":
-            problem = docker.available()
-            if problem is None:
-                image = images.existing([home]).get(home)
-                problem = images.unusable(home, image)
-                if problem is None:
-                    return [run_in_image(name, image, flags, output)]
+        problem = "--runtime local" if options.runtime == "local" else docker.available()
+        image = None if problem else images.existing([home]).get(home)
+        problem = problem or images.unusable(home, image)
+        if image and not problem:
+            return [run_in_image(name, image, flags, output)]
         if options.runtime == "docker":
-            raise LabError(problem)
+            raise LabError(problem or "")
         log_info(f"{name}: in the local environment ({problem})")
     env = venvs.ensure(home, paths.ROOT)
     if ENVIRONMENTS[home].needs_gl:
         gl.ensure()
-    label = f"{name} outside" if markers == "outside" else name
-    return [run_pytest(label, str(env.python), test_paths(name), env.variables(), output, flags)]
+    return [run_pytest(label, str(env.python), test_paths(name), output, env.variables(), flags)]
 
 
 def variant(name: str, options: SuiteOptions, output: TextIO | None) -> list[PartResult]:
@@ -159,7 +166,7 @@ def variant(name: str, options: SuiteOptions, output: TextIO | None) -> list[Par
         return [skipped(name, "a variant is tested in its local environment")]
     env = venvs.ensure(name, paths.ROOT)
     tests = [f"tests/{name.partition('-')[0]}"] if options.nightly else manifests.environment(name).tests
-    return [run_pytest(name, str(env.python), tests, env.variables(), output, ["-m", "not outside"])]
+    return [run_pytest(name, str(env.python), tests, output, env.variables(), ["-m", "not outside"])]
 
 
 def chaos(families: Sequence[str], options: SuiteOptions, output: TextIO | None) -> list[PartResult]:
@@ -173,8 +180,13 @@ def chaos(families: Sequence[str], options: SuiteOptions, output: TextIO | None)
         for flag, value in (("--minutes", options.minutes), ("--seed", options.seed)):
             command += [] if value is None else [flag, f"{value:g}"]
         code = execute(command, env.variables(), output)
-        counts = json.loads(report.read_text()) if report.exists() and code in (0, 1) else {"failed": 1}
+        counts: dict[str, Any] = json.loads(report.read_text()) if report.exists() and code in (0, 1) else {"failed": 1}
     return [PartResult("chaos", **counts)]
+
+
+def skipped(name: str, reason: str) -> PartResult:
+    """Return the result of a part that was skipped."""
+    return PartResult(name, skipped=1, reasons=Counter([reason]))
 
 
 def test_paths(name: str) -> list[str]:
@@ -199,6 +211,9 @@ def make_environments(*names: str) -> None:
     with_outside = [host_environment(name) for name in [*ENVIRONMENTS, *SERVICES] if has_outside(name)]
     for name in dict.fromkeys([*names, *with_outside]):
         venvs.ensure(name, paths.ROOT)
+
+
+# --- running ------------------------------------------------------------------------------------------------
 
 
 def image_command(name: str, image: images.Image, report: Path, flags: Sequence[str] = ()) -> list[str]:
@@ -248,14 +263,30 @@ def run_in_image(name: str, image: images.Image, flags: Sequence[str], output: T
 
 
 def run_pytest(
-    name: str, python: str, directories: Sequence[str], variables: Mapping[str, str], output: TextIO | None = None,
-    flags: Sequence[str] = (),
+    name: str, python: str, tests: Sequence[str], output: TextIO | None = None,
+    variables: Mapping[str, str] | None = None, flags: Sequence[str] = (),
 ) -> PartResult:  # fmt: skip
     """Return the counts of a pytest run."""
     with tempfile.TemporaryDirectory(prefix="vlalab-test-") as directory:
         report = Path(directory, "junit.xml")
-        command = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={report}", *flags]
-        return read_junit(name, report, execute([*command, *directories], variables, output))
+        command = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={report}", *flags, *tests]
+        return read_junit(name, report, execute(command, variables or {}, output))
+
+
+def read_junit(name: str, path: Path, exit_code: int) -> PartResult:
+    """Return the counts of a pytest report. A missing or damaged one, or an unusual exit code, is a failure."""
+    from xml.etree import ElementTree  # no other task needs it
+
+    try:
+        tests = list(ElementTree.parse(path).iter("testcase"))
+    except (OSError, ElementTree.ParseError):
+        tests, exit_code = [], exit_code or 3
+    skips = [element.get("message", "") for test in tests if (element := test.find("skipped")) is not None]
+    failed = sum(test.find("failure") is not None or test.find("error") is not None for test in tests)
+    if exit_code not in (0, 1) and not failed:
+        print(f"{name}: pytest ended with code {exit_code}")
+        return PartResult(name, len(tests) - len(skips), 1, len(skips), 0.0, Counter(skips))
+    return PartResult(name, len(tests) - len(skips) - failed, failed, len(skips), 0.0, Counter(skips))
 
 
 def execute(command: Sequence[str], variables: Mapping[str, str], output: TextIO | None) -> int:

@@ -15,19 +15,13 @@ from pathlib import Path
 TORCH = ("torch", "triton", "nvidia-cusparselt-cu12")  # the last: of torch 2.6 alone, the others are gr00t's as well
 
 
-def pins(lock: str) -> dict[str, str]:
-    """Return a lock's pins: name → its lines (version, marker and hashes) without comments."""
-    lines = [line for line in lock.splitlines() if line.strip() and not line.lstrip().startswith("#")]
-    entries = re.split(r"(?m)^(?=[A-Za-z0-9])", "\n".join(lines))[1:]
-    return {re.match(r"[\w.-]+", text)[0]: text.rstrip("\\\n ") + "\n" for text in entries}  # type: ignore[index]
-
-
 def cut(lock: str) -> dict[str, str]:
-    """Return the parts of a lock: layer → its lines; empty if it has none."""
-    entries = pins(lock)
-    torch = [name for name in entries if name in TORCH]
-    nvidia = [name for name in entries if name.startswith("nvidia-") and name not in torch]
-    return {layer: "".join(entries[name] for name in names) for layer, names in (("nvidia", nvidia), ("torch", torch))}
+    """Return the parts of a lock: layer → its pins (version, marker and hashes) without comments; "" if it has none."""
+    lines = [line for line in lock.splitlines() if line.strip() and not line.lstrip().startswith("#")]
+    entries = [entry.rstrip("\\\n ") + "\n" for entry in re.split(r"(?m)^(?=[A-Za-z0-9])", "\n".join(lines))[1:]]
+    torch = [entry for entry in entries if entry.partition("==")[0] in TORCH]
+    nvidia = [entry for entry in entries if entry.startswith("nvidia-") and entry not in torch]
+    return {"nvidia": "".join(nvidia), "torch": "".join(torch)}
 
 
 def write(lock: Path, directory: Path) -> None:

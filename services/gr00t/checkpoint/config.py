@@ -41,39 +41,27 @@ class Blocks:
 
     @property
     def width(self) -> int:
-        """Numbers per token."""
         return self.heads * self.head_dim
 
 
 @dataclass(frozen=True)
 class HeadConfig:
-    """The flow-matching action head.
+    """The flow-matching action head."""
 
-    dit, mixer       the diffusion transformer, and the self-attention over the backbone's features
-    features         numbers per token of the backbone
-    width, hidden    numbers per token of the diffusion transformer, and inside the robots' encoders and decoder
-    dit_out          numbers per token that the decoder takes
-    robots           how many robots have encoders and a decoder of their own
-    state_dim, action_dim, horizon    padded state, padded action, actions in a chunk
-    future_tokens    learnt tokens between state and actions
-    time_buckets     number of discrete values of the flow's time
-    steps            Euler steps that config.json names
-    """
-
-    dit: Blocks
-    mixer: Blocks
-    features: int
-    width: int
-    hidden: int
-    dit_out: int
-    robots: int
-    state_dim: int
-    action_dim: int
-    horizon: int
-    future_tokens: int
+    dit: Blocks  # the diffusion transformer
+    mixer: Blocks  # self-attention over the backbone's features
+    features: int  # numbers per token of the backbone
+    width: int  # numbers per token of the diffusion transformer
+    hidden: int  # numbers per token inside the robots' encoders and decoder
+    dit_out: int  # numbers per token that the decoder takes
+    robots: int  # that have encoders and a decoder of their own
+    state_dim: int  # padded
+    action_dim: int  # padded
+    horizon: int  # actions in a chunk
+    future_tokens: int  # learnt ones, between state and actions
     positions: int
-    time_buckets: int
-    steps: int
+    time_buckets: int  # discrete values of the flow's time
+    steps: int  # Euler steps that config.json names
 
 
 @dataclass(frozen=True)
@@ -133,7 +121,12 @@ def parse(raw: Mapping[str, Any], eagle: Mapping[str, Any]) -> ModelConfig:
         "vl_self_attention_cfg": (mixer, {}),
     }
     for section, (values, expected) in supported.items():
-        _require(section, values, {**expected, "positional_embeddings": None})
+        for name, value in {**expected, "positional_embeddings": None}.items():
+            if values.get(name, value) != value:
+                raise CheckpointError(
+                    f"config.json asks for {section}.{name} = {values[name]!r}; this engine is made for {value!r}, as "
+                    "published N1.5 checkpoints have it"
+                )
     return ModelConfig(
         vision={**VISION, **eagle.get("vision_config", {})},
         text=text,
@@ -159,12 +152,3 @@ def parse(raw: Mapping[str, Any], eagle: Mapping[str, Any]) -> ModelConfig:
 def _blocks(values: Mapping[str, Any]) -> Blocks:
     dropout = float(values.get("dropout", 0.0))
     return Blocks(values["num_layers"], values["num_attention_heads"], values["attention_head_dim"], dropout)
-
-
-def _require(section: str, values: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
-    for name, value in expected.items():
-        if values.get(name, value) != value:
-            raise CheckpointError(
-                f"config.json asks for {section}.{name} = {values[name]!r}; this engine is made for {value!r}, as "
-                "published N1.5 checkpoints have it"
-            )

@@ -11,7 +11,6 @@ from typing import Any
 from services.gr00t.checkpoint.config import ADAPTER, check_model_type
 from services.gr00t.checkpoint.embodiment import EMBODIMENT_FILE, Embodiment, embodiment, read, usable
 from vla_common.volume import Volume
-from vla_contract.protocol.errors import did_you_mean
 from vla_modelkit.checkpoint import RECORD, CheckpointError, find_directory, read_json, read_record
 from vla_modelkit.checkpoint_program import RANDOM
 
@@ -53,7 +52,12 @@ DOWNLOAD_HINT = (
 
 @dataclass(frozen=True)
 class CheckpointDirectory:
-    """A checkpoint directory, its metadata by embodiment tag, and our record of where it comes from."""
+    """A checkpoint directory, its metadata by embodiment tag, and our record of where it comes from.
+
+    published_suite: the key in PUBLISHED of its recorded repository, or without a record of the one named like the
+    directory; None: not a published checkpoint. overrides: changes to upstream's Eagle configuration, which only small
+    test checkpoints have.
+    """
 
     directory: Path
     metadata: Mapping[str, Any]
@@ -65,20 +69,18 @@ class CheckpointDirectory:
         Raises CheckpointError if none is stated, or if the checkpoint has no statistics for it.
         """
         selected = embodiment(name) if name else self.stated()
+        tags, ours = ", ".join(self.metadata) or "nothing", ", ".join(usable(self.metadata))
         if selected is None:
-            choices = ", ".join(usable(self.metadata)) or "a JSON file: none of the lab's fits"
             raise CheckpointError(
-                f"checkpoint {self.directory.name} (statistics for {', '.join(self.metadata) or 'nothing'}) does not "
-                "state its training embodiment, which defines how its numbers are scaled; "
-                f"{self._serve_hint('NAME')}, NAME being the right one of {choices}; or put its {EMBODIMENT_FILE} into "
-                f"{self.directory}"
+                f"checkpoint {self.directory.name} (statistics for {tags}) does not state its training embodiment, "
+                f"which defines how its numbers are scaled; {self._serve_hint('NAME')}, NAME being the right one of "
+                f"{ours or 'a JSON file: none of the lab fits'}; or put its {EMBODIMENT_FILE} into {self.directory}"
             )
         if selected.tag not in self.metadata:
             raise CheckpointError(
-                f"checkpoint {self.directory.name} has statistics for {', '.join(self.metadata) or 'nothing'}; "
-                f"embodiment {selected.name!r} needs {selected.tag!r}. Serve a checkpoint fine-tuned for it, such as "
-                f"{PUBLISHED['libero_spatial'].repo} for LIBERO, or set VLALAB_GR00T_EMBODIMENT to one it has"
-                f" ({', '.join(usable(self.metadata)) or 'none of ours'})"
+                f"checkpoint {self.directory.name} has statistics for {tags}; embodiment {selected.name!r} needs "
+                f"{selected.tag!r}. Serve a checkpoint fine-tuned for it, such as {PUBLISHED['libero_spatial'].repo} "
+                f"for LIBERO, or set VLALAB_GR00T_EMBODIMENT to one it has ({ours or 'none of ours'})"
             )
         return selected
 
@@ -94,18 +96,18 @@ class CheckpointDirectory:
         published = PUBLISHED[self.published_suite].embodiment if self.published_suite else None
         if not recorded or recorded == published:
             return embodiment(published) if published else None
+        problem = f"{self.directory / RECORD} states embodiment {recorded!r}"
+        command = f"`./lab checkpoint gr00t {{}} --name {self.directory.name}"
         if published and embodiment(recorded).tag == embodiment(published).tag:
             raise CheckpointError(
-                f"{self.directory / RECORD} states embodiment {recorded!r}; {repo} was trained with {published!r}, of "
-                f"the same sizes and another scale. Correct it: `./lab checkpoint gr00t --suite {self.published_suite} "
-                f"--name {self.directory.name}`, or {self._serve_hint(published)}"
+                f"{problem}; {repo} was trained with {published!r}, of the same sizes and another scale. Correct it: "
+                f"{command.format(f'--suite {self.published_suite}')}`, or {self._serve_hint(published)}"
             )
         if recorded == "libero" and repo and not repo.startswith(RANDOM) and "embodiment_from" not in self.record:
             raise CheckpointError(
-                f"{self.directory / RECORD} states embodiment 'libero', which an earlier version wrote for every "
-                f"repository, also where {repo} was trained with another. State the right one: `./lab checkpoint gr00t "
-                f"--repo {repo} --name {self.directory.name} --embodiment NAME`, NAME being the right one of "
-                f"{', '.join(usable(self.metadata))}, or {self._serve_hint('NAME')}"
+                f"{problem}, which an earlier version wrote for every repository, also where {repo} was trained with "
+                f"another. State the right one: {command.format(f'--repo {repo}')} --embodiment NAME`, NAME being the "
+                f"right one of {', '.join(usable(self.metadata))}, or {self._serve_hint('NAME')}"
             )
         return embodiment(recorded)
 
@@ -138,14 +140,10 @@ class CheckpointDirectory:
 
     @property
     def published_suite(self) -> str | None:
-        """The key in PUBLISHED of its recorded repository; without a record, of the repository named like its
-        directory. None: not a published checkpoint.
-        """
         if self.record:
             return suite_of(self.record.get("repo", ""))
-        return next(
-            (suite for suite, entry in PUBLISHED.items() if entry.repo.split("/")[1] == self.directory.name), None
-        )
+        names = {entry.repo.split("/")[1]: suite for suite, entry in PUBLISHED.items()}
+        return names.get(self.directory.name)
 
     @property
     def suites(self) -> tuple[str, ...]:
@@ -155,7 +153,6 @@ class CheckpointDirectory:
 
     @property
     def overrides(self) -> Mapping[str, Any] | None:
-        """Changes to upstream's Eagle configuration, which only small test checkpoints have."""
         return self.record.get("eagle")
 
 
@@ -169,13 +166,6 @@ def find(name: str, volume: Volume | None = None) -> CheckpointDirectory:
     check_model_type(directory, {} if lone_adapter else read_json(directory / "config.json"))
     earlier = read_json(directory / OLD_RECORD) if (directory / OLD_RECORD).is_file() else {}
     return CheckpointDirectory(directory, read_json(directory / METADATA), read_record(directory) or earlier)
-
-
-def published(suite: str) -> PublishedCheckpoint:
-    """Return the published checkpoint for a suite, or the base model. Raises ValueError for an unknown name."""
-    if suite not in PUBLISHED:
-        raise ValueError(f"no published checkpoint for {suite!r}{did_you_mean(suite, PUBLISHED)}")
-    return PUBLISHED[suite]
 
 
 def suite_of(repo: str) -> str | None:

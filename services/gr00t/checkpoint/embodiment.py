@@ -63,17 +63,10 @@ class Transform:
 
 @dataclass(frozen=True)
 class Embodiment:
-    """A robot as a checkpoint was trained for it.
+    """A robot as a checkpoint was trained for it; the module's docstring explains the fields.
 
-    tag        upstream's embodiment tag: whose statistics, encoders and decoder of the checkpoint are used
-    cameras    the contract's camera name -> the training data's, in the order the model sees them; images are to be
-               sent as the training data had them (LIBERO: 256 × 256, both turned by 180°, not cropped)
-    language   upstream's key of the instruction
-    state, action    the training data's names, in the contract's order, and how they are transformed
-    denoising_steps  Euler steps of the action's flow, as upstream serves this embodiment
-    state_parts, action_parts    what the numbers are; empty: known is only that they are as the training data has them
-    profile    the evaluation protocol of its checkpoints; None: unknown
-    source     where these facts are documented
+    tag: upstream's embodiment tag: whose statistics, encoders and decoder of the checkpoint are used. Images are to be
+    sent as the training data had them (LIBERO: 256 × 256, both turned by 180°, not cropped).
     """
 
     name: str
@@ -117,7 +110,7 @@ def read(path: Path) -> Embodiment:
         if name not in names:
             raise CheckpointError(f"{path} has the unknown field {name!r}{did_you_mean(name, names)}")
     try:
-        parsed = {kind: _transforms(data[kind]) for kind in ("state", "action")}
+        parsed = {kind: {name: Transform(**part) for name, part in data[kind].items()} for kind in ("state", "action")}
         parsed |= {kind: tuple(Part(**part) for part in data.get(kind, ())) for kind in PARTS}
         return Embodiment(**{"name": path.stem, **data, **parsed})
     except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -151,14 +144,10 @@ def write(path: Path, robot: Embodiment) -> None:
 
 def usable(metadata: Mapping[str, Any]) -> list[str]:
     """Return the shipped embodiments whose tag, cameras, state and action a checkpoint's metadata.json has."""
-    return [name for name in shipped() if _fits(embodiment(name), metadata)]
-
-
-def _fits(robot: Embodiment, metadata: Mapping[str, Any]) -> bool:
-    modalities = metadata.get(robot.tag, {}).get("modalities", {})
-    needed = {"video": robot.cameras.values(), "state": robot.state, "action": robot.action}
-    return all(set(names) <= set(modalities.get(kind, ())) for kind, names in needed.items())
-
-
-def _transforms(parts: Mapping[str, Any]) -> dict[str, Transform]:
-    return {name: Transform(**part) for name, part in parts.items()}
+    fitting = []
+    for robot in map(embodiment, shipped()):
+        modalities = metadata.get(robot.tag, {}).get("modalities", {})
+        needed = {"video": robot.cameras.values(), "state": robot.state, "action": robot.action}
+        if all(set(names) <= set(modalities.get(kind, ())) for kind, names in needed.items()):
+            fitting.append(robot.name)
+    return fitting

@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 import torch
 from safetensors.torch import save_file
+from transformers.models.gpt2.tokenization_gpt2 import bytes_to_unicode
 
 from services.gr00t.checkpoint.config import MODEL_TYPE, ModelConfig, parse
 from services.gr00t.checkpoint.directory import METADATA
 from services.gr00t.checkpoint.embodiment import Embodiment, embodiment
-from services.gr00t.checkpoint.tiny_tokenizer import write_tokenizer
 from vla_modelkit.checkpoint import SINGLE
 from vla_modelkit.checkpoint_program import record_random
 
@@ -39,8 +39,7 @@ SIZES = {  # of made-up robots; others have one number
 class TinySpec:
     """Shape of a random checkpoint: width and layers of the language model, the vision tower and the head.
 
-    dropout: of the head, upstream's. gain: how much louder than usual what LOUD names is; a base that is to learn much
-    in few steps has 1, since such attention moves slowly, and no dropout.
+    dropout: of the head, upstream's. gain: factor of the weights in SCALED_UP.
     """
 
     text: int = 64
@@ -68,13 +67,9 @@ class TinySpec:
         }  # fmt: skip
 
     def config(self) -> dict[str, Any]:
-        """Return config.json."""
         blocks = {
-            "dropout": self.dropout,
-            "final_dropout": True,
-            "num_attention_heads": 4,
-            "positional_embeddings": None,
-        }
+            "dropout": self.dropout, "final_dropout": True, "num_attention_heads": 4, "positional_embeddings": None,
+        }  # fmt: skip
         dit = {
             **blocks, "num_layers": self.dit_layers, "attention_head_dim": self.dit // 4,
             "cross_attention_dim": self.text, "interleave_self_attention": True, "norm_type": "ada_norm",
@@ -100,7 +95,6 @@ class TinySpec:
         }  # fmt: skip
 
     def model(self) -> ModelConfig:
-        """Return the network, without a directory."""
         return parse(self.config(), self.eagle())
 
 
@@ -145,16 +139,36 @@ def metadata(robot: Embodiment, side: int) -> dict[str, Any]:
     fingers = 2 if "x" in robot.state else 1  # LIBERO's state has both joints of its gripper
     state = {key: fingers if key == "gripper" else SIZES.get(key, 1) for key in robot.state}
     action = {key: SIZES.get(key, 1) for key in robot.action}
-    ranges = {key: (0.4, 0.6) if key.startswith("gripper") else (-0.1, 0.1) for key in action}
+
+    def statistics(size: int, low: float, high: float) -> dict[str, list[float]]:
+        values = {
+            "min": low,
+            "max": high,
+            "mean": (low + high) / 2,
+            "std": (high - low) / 2 / 2,
+            "q01": low,
+            "q99": high,
+        }
+        return {name: [value] * size for name, value in values.items()}
+
+    def described(parts: dict[str, int], absolute: bool) -> dict[str, dict[str, Any]]:
+        return {
+            key: {"absolute": absolute, "rotation_type": ROTATIONS.get(key), "shape": [size], "continuous": True}
+            for key, size in parts.items()
+        }
+
     return {
         "statistics": {
-            "state": {key: _statistics(size, -1.0, 1.0) for key, size in state.items()},
-            "action": {key: _statistics(size, *ranges[key]) for key, size in action.items()},
+            "state": {key: statistics(size, -1.0, 1.0) for key, size in state.items()},
+            "action": {
+                key: statistics(size, *((0.4, 0.6) if key.startswith("gripper") else (-0.1, 0.1)))
+                for key, size in action.items()
+            },
         },
         "modalities": {
             "video": {key: {"resolution": [side, side], "channels": 3, "fps": 20} for key in robot.cameras.values()},
-            "state": {key: _modality(key, size, True) for key, size in state.items()},
-            "action": {key: _modality(key, size, False) for key, size in action.items()},
+            "state": described(state, True),
+            "action": described(action, False),
         },
         "embodiment_tag": robot.tag,
     }
@@ -175,11 +189,56 @@ def _random(name: str, shape: tuple[int, ...], rng: np.random.RandomState, gain:
     return (value * (gain if any(part in name for part in SCALED_UP) else 1.0)).to(torch.bfloat16)
 
 
-def _statistics(size: int, low: float, high: float) -> dict[str, list[float]]:
-    middle, reach = (low + high) / 2, (high - low) / 2
-    values = {"min": low, "max": high, "mean": middle, "std": reach / 2, "q01": low, "q99": high}
-    return {name: [value] * size for name, value in values.items()}
+# --- the tokenizer ------------------------------------------------------------------------------------------
+
+SPACE = "Ġ"  # how byte-level vocabularies write a space
+VOCABULARY = 151643  # ids below the marks'
+_VISION = (
+    "object_ref_start", "object_ref_end", "box_start", "box_end", "quad_start", "quad_end", "vision_start",
+    "vision_end", "vision_pad", "image_pad", "video_pad",
+)  # fmt: skip
+_CODE = ("fim_prefix", "fim_middle", "fim_suffix", "fim_pad", "repo_name", "file_sep")
+_PLAIN = (
+    "<tool_call>", "</tool_call>", *(f"<|{name}|>" for name in _CODE), "<tool_response>", "</tool_response>",
+    "<think>", "</think>",
+)  # fmt: skip
+_EAGLE = (
+    "<IMG_CONTEXT>",
+    *(f"<{close}{name}>" for name in ("img", "box", "quad", "ref", "interval") for close in ("", "/")),
+)
+_SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", *(f"<|{name}|>" for name in _VISION))
+MARKS = (*_SPECIAL, *_PLAIN, *_EAGLE)  # added_tokens.json of upstream's package, in order of their ids
+_TEXT = """
+You are a helpful assistant system user assistant image put bowl on plate stove open drawer of the cabinet top middle
+bottom push front turn wine bottle rack cream cheese pick up and place it in basket black from next between ramekin
+cookie box wooden table center soup sauce butter milk tomato both moka pots mug white yellow microwave close left right
+book caddy back compartment cup pan
+"""
+LEXICON = tuple(dict.fromkeys(_TEXT.split()))
 
 
-def _modality(key: str, size: int, absolute: bool) -> dict[str, Any]:
-    return {"absolute": absolute, "rotation_type": ROTATIONS.get(key), "shape": [size], "continuous": True}
+def write_tokenizer(directory: Path) -> None:
+    """Write a tokenizer of Qwen2's kind: bytes, a few words, and Eagle's marks under their real ids."""
+    # that build every known word, with and without a space before it, from the left
+    pairs: dict[tuple[str, str], None] = {}
+    for word in (*LEXICON, *(SPACE + word for word in LEXICON)):
+        pairs |= {(word[:end], word[end]): None for end in range(1, len(word))}
+    pieces = list(dict.fromkeys([*bytes_to_unicode().values(), *(left + right for left, right in pairs)]))
+    pieces += [f"<{number}>" for number in range(VOCABULARY - len(pieces))]
+    ids = {mark: VOCABULARY + index for index, mark in enumerate(MARKS)}
+    special = [mark for mark in MARKS if mark not in _PLAIN]
+    flags = dict.fromkeys(("lstrip", "normalized", "rstrip", "single_word"), False)
+    added = {str(number): {"content": mark, **flags, "special": mark in special} for mark, number in ids.items()}
+    ends = {"eos_token": "<|im_end|>", "pad_token": "<|endoftext|>", "additional_special_tokens": special[1:]}
+    config = {
+        **ends, "add_prefix_space": False, "added_tokens_decoder": added, "bos_token": None, "unk_token": None,
+        "clean_up_tokenization_spaces": False, "errors": "replace", "model_max_length": 16384,
+        "split_special_tokens": False, "tokenizer_class": "Qwen2Tokenizer",
+    }  # fmt: skip
+    lines = ["#version: 0.2", *(" ".join(pair) for pair in pairs)]
+    (directory / "merges.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    for name, value in {
+        "vocab.json": {piece: index for index, piece in enumerate(pieces)}, "added_tokens.json": ids,
+        "tokenizer_config.json": config, "special_tokens_map.json": ends,
+    }.items():  # fmt: skip
+        (directory / name).write_text(json.dumps(value, ensure_ascii=False) + "\n", encoding="utf-8")

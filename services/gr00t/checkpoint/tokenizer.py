@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -32,15 +31,13 @@ FILES: Mapping[str, str] = MappingProxyType(
         "special_tokens_map.json": "a9086ab96352d779cbeb3665d1142a895540aec404d90641b2e2380d5dbb02b1",
     }
 )
+NEEDED = ("vocab.json", "merges.txt", "tokenizer_config.json")
 TIMEOUT_S = 60.0
 
 
 def load(directory: Path) -> Callable[[str], list[int]]:
     """Return the function from text to token ids. Raises CheckpointError if a file is missing or broken."""
-    missing = [
-        name for name in ("vocab.json", "merges.txt", "tokenizer_config.json") if not (directory / name).is_file()
-    ]
-    if missing:
+    if missing := [name for name in NEEDED if not (directory / name).is_file()]:
         raise CheckpointError(
             f"{directory} has no {', '.join(missing)}: published GR00T checkpoints come without a tokenizer; run "
             "`./lab checkpoint gr00t` for it again, which fetches what is missing, or copy "
@@ -62,7 +59,7 @@ def complete(directory: Path, url: str = URL, files: Mapping[str, str] = FILES) 
 
     files: name -> sha256. Raises CheckpointError if a download fails or a hash differs.
     """
-    if all((directory / name).is_file() for name in ("vocab.json", "merges.txt", "tokenizer_config.json")):
+    if all((directory / name).is_file() for name in NEEDED):
         return
     source = Path(os.environ.get(SOURCE_VARIABLE, "")) / UPSTREAM_DIRECTORY
     for name, sha256 in files.items():
@@ -70,21 +67,17 @@ def complete(directory: Path, url: str = URL, files: Mapping[str, str] = FILES) 
         if os.environ.get(SOURCE_VARIABLE) and (source / name).is_file():
             shutil.copyfile(source / name, draft)
         else:
-            _download(f"{url}/{name}", draft)
+            try:
+                with urllib.request.urlopen(f"{url}/{name}", timeout=TIMEOUT_S) as answer, draft.open("wb") as file:
+                    shutil.copyfileobj(answer, file)
+            except OSError as error:  # urllib's errors are some
+                draft.unlink(missing_ok=True)
+                raise CheckpointError(
+                    f"the tokenizer cannot be downloaded from {url}/{name}: {error}; run the command again (weights "
+                    f"are complete), or set {SOURCE_VARIABLE} to a checkout of Isaac-GR00T to use its files"
+                ) from error
         digest = hashlib.sha256(draft.read_bytes()).hexdigest()
         if digest != sha256:
             draft.unlink()
             raise CheckpointError(f"{name} of the tokenizer has sha256 {digest}; expected {sha256}; it was not saved")
         draft.rename(directory / name)
-
-
-def _download(url: str, target: Path) -> None:
-    try:
-        with urllib.request.urlopen(url, timeout=TIMEOUT_S) as answer, target.open("wb") as file:
-            shutil.copyfileobj(answer, file)
-    except (urllib.error.URLError, OSError) as error:
-        target.unlink(missing_ok=True)
-        raise CheckpointError(
-            f"the tokenizer cannot be downloaded from {url}: {error}; run the command again (weights are complete), or "
-            f"set {SOURCE_VARIABLE} to a checkout of Isaac-GR00T to use its files"
-        ) from error

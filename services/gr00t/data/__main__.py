@@ -14,7 +14,7 @@ from vla_common.volume import Volume, display_path
 from vla_datasets import program
 from vla_datasets.lerobot import LeRobotDataset
 from vla_datasets.loader import find, open_dataset
-from vla_modelkit.data_download import fetch_data
+from vla_modelkit.download import fetch_data
 
 SIMULATED = "nvidia/PhysicalAI-Robotics-GR00T-X-Embodiment-Sim"  # NVIDIA's: a directory per robot and task
 
@@ -30,7 +30,6 @@ def published(name: str) -> tuple[str, str, str]:
 
 
 def main() -> int:
-    """Download, check or describe a data set; return the exit code."""
     settings = tyro.cli(DataOptions, prog="data gr00t")
     if bool(settings.dataset) == bool(settings.download):
         raise ValueError("give either --dataset NAME or --download NAME")

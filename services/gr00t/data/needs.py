@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from services.gr00t.checkpoint.embodiment import Embodiment, embodiment, shipped
@@ -12,6 +12,7 @@ from vla_datasets.errors import DatasetError
 from vla_datasets.lerobot import LeRobotDataset
 
 WIDTHS = {"state": 64, "action": 32}  # the network's limits
+COLUMNS = {"state": "observation.state", "action": "action"}  # defaults of modality.json
 ANNOTATION = "annotation."
 MODALITY_REQUIRED = "GR00T's loader needs it: it names the parts of state and action, the videos and the instruction"
 
@@ -28,11 +29,16 @@ def check(findings: Findings, robot: str | None) -> None:
     if dataset.modality is None:
         findings.add(metadata.MODALITY, f"is missing; {MODALITY_REQUIRED}")
         return
-    if not dataset.modality.get("annotation"):
+    if not parts_of(dataset, "annotation"):
         text = "has no annotation; `./lab finetune` takes the instruction from task_index, upstream's loader needs one"
         findings.note(metadata.MODALITY, text)
-    for name, part in (dataset.modality.get("video") or {}).items():
-        _video(findings, dataset, name, (part or {}).get("original_key") or name)
+    for name, part in parts_of(dataset, "video").items():
+        key = (part or {}).get("original_key") or name
+        feature = dataset.features.get(key, {})
+        old = "channel" in (feature.get("names") or ()) and "video.fps" in feature.get("video_info", {})
+        if feature and not (old or {"video.channels", "video.fps"} <= feature.get("info", {}).keys()):
+            text = f"feature {key}: GR00T's loader needs names with 'channel' and video_info, or info, with video.fps"
+            findings.add(metadata.INFO, text)
     for text in misfits(dataset, embodiment(robot)) if robot else ():
         findings.add(metadata.MODALITY, f"embodiment {robot}: {text}")
     if not robot and not fitting(dataset):
@@ -40,39 +46,44 @@ def check(findings: Findings, robot: str | None) -> None:
         findings.note(metadata.MODALITY, f"{text}; a new robot's is a JSON file, see docs/gr00t.md")
 
 
-def _video(findings: Findings, dataset: LeRobotDataset, name: str, key: str) -> None:
-    feature = dataset.features.get(key, {})
-    old = "channel" in (feature.get("names") or ()) and "video.fps" in feature.get("video_info", {})
-    new = {"video.channels", "video.fps"} <= feature.get("info", {}).keys()
-    if feature and not (old or new):
-        text = f"feature {key}: GR00T's loader needs names with 'channel' and video_info, or info, with video.fps"
-        findings.add(metadata.INFO, text)
+def parts_of(dataset: LeRobotDataset, kind: str) -> Mapping[str, Mapping[str, Any]]:
+    """Return the named parts of modality.json; kind: state, action, video or annotation."""
+    return (dataset.modality or {}).get(kind) or {}
+
+
+def column_of(dataset: LeRobotDataset, kind: str, name: str) -> tuple[str, slice]:
+    """Return the column of a part of the state or action, and its slice."""
+    part = parts_of(dataset, kind)[name]
+    start, end = part.get("start"), part.get("end")
+    if type(start) is not int or type(end) is not int:
+        problem = f"{dataset.name}: modality.json has start {start!r} and end {end!r} of {kind} {name!r}"
+        raise ValueError(f"{problem}; expected whole numbers")
+    return part.get("original_key") or COLUMNS[kind], slice(start, end)
 
 
 def misfits(dataset: LeRobotDataset, robot: Embodiment) -> Iterator[str]:
     """Yield the differences between a data set and a robot, as messages."""
-    modality: dict[str, Any] = dataset.modality or {}
     needed = {"video": robot.cameras.values(), "state": robot.state, "action": robot.action}
     for kind, names in needed.items():
-        available = modality.get(kind) or {}
-        missing = [name for name in names if name not in available]
-        if missing:
+        available = parts_of(dataset, kind)
+        if missing := [name for name in names if name not in available]:
             yield f"{kind} {', '.join(missing)} missing; modality.json has {', '.join(available) or 'none'}"
         elif kind in WIDTHS:
-            yield from _too_wide(kind, [(names[name].normalization, available[name]) for name in names])
-    language, available = robot.language.removeprefix(ANNOTATION), modality.get("annotation") or {}
+            try:
+                spans = {name: column_of(dataset, kind, name)[1] for name in names}
+            except ValueError as error:
+                yield str(error)
+                continue
+            doubled = [name for name, part in names.items() if part.normalization == "sin_cos"]
+            size = sum((1 + (name in doubled)) * (span.stop - span.start) for name, span in spans.items())
+            if size > WIDTHS[kind]:
+                yield f"{kind} has {size} numbers; the network takes {WIDTHS[kind]}"
+    language, available = robot.language.removeprefix(ANNOTATION), parts_of(dataset, "annotation")
     if available and language not in available:
-        yield f"annotation {language} missing; modality.json has {', '.join(available)}"
-
-
-def _too_wide(kind: str, parts: list[tuple[str, dict[str, Any]]]) -> Iterator[str]:
-    ends = [(normalization, part.get("start"), part.get("end")) for normalization, part in parts]
-    if not all(type(start) is int and type(end) is int for _, start, end in ends):
-        yield f"{kind} has a part whose start or end is not a whole number"
-        return
-    sizes = [(2 if normalization == "sin_cos" else 1) * (end - start) for normalization, start, end in ends]
-    if sum(sizes) > WIDTHS[kind]:
-        yield f"{kind} has {sum(sizes)} numbers; the network takes {WIDTHS[kind]}"
+        yield (
+            f"annotation {language} missing; modality.json has {', '.join(available)}; "
+            f'add "{language}": {{"original_key": "task_index"}} there'
+        )
 
 
 def fitting(dataset: LeRobotDataset) -> list[str]:

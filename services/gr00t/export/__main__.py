@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,17 +14,21 @@ from rich.table import Table
 from services.gr00t.checkpoint import tokenizer
 from services.gr00t.checkpoint.config import ModelConfig, load_config
 from services.gr00t.checkpoint.directory import CheckpointDirectory, find
-from services.gr00t.export import comparison, tensorrt
+from services.gr00t.export import comparison
 from services.gr00t.export.comparison import LIMITS, Measured
 from services.gr00t.export.modules import Exported, modules
 from services.gr00t.model.loading import load_model, weight_bytes
 from services.gr00t.options import ExportOptions
 from services.gr00t.processing.prompt import Prompts
-from services.gr00t.service.info import INSTRUCTION
+from services.gr00t.service.policy import INSTRUCTION
 from vla_common import entrypoint
 from vla_common.volume import Volume, display_path, require_space
 from vla_modelkit.devices import DTYPES
 from vla_modelkit.weights import Safetensors
+
+MAX_BATCH = 8
+LENGTHS = {1: (80, 296, 300), 2: (80, 568, 600)}  # images -> prompt tokens: least, usual, most
+TRTEXEC = ("trtexec", "--useCudaGraph", "--stronglyTyped", "--separateProfileRun", "--noDataTransfers")
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -41,9 +46,9 @@ def main(arguments: Sequence[str]) -> int:
     for part in exported:
         path = comparison.export(part, directory)
         rows.append(comparison.measure(part, path))
-        print(f"{part.file}.onnx: {_megabytes(path):.1f} MB, apart by {rows[-1].apart:.1e}", flush=True)
+        print(f"{part.file}.onnx: {path.stat().st_size / 1e6:.1f} MB, apart by {rows[-1].apart:.1e}", flush=True)
     show(rows)
-    script = tensorrt.write_script(directory, exported, views)
+    script = write_script(directory, exported, views)
     print(f"files: {display_path(directory)}")
     if failed := [row for row in rows if not row.apart <= LIMITS[dtype]]:
         advice = "try --dtype fp32" if options.dtype == "fp16" else "do not use its files"
@@ -51,11 +56,7 @@ def main(arguments: Sequence[str]) -> int:
             f"{failed[0].file} differs from torch by {failed[0].apart:.2g} of its largest number; expected at most "
             f"{LIMITS[dtype]:g} in {options.dtype}: {advice}"
         )
-    if (program := tensorrt.trtexec()) is None:
-        print(f"TensorRT is not installed here (no trtexec); on a machine that has it run {display_path(script)}")
-        return 0
-    tensorrt.build(program, directory, exported, views)
-    print(f"TensorRT engines: {display_path(directory / 'engines')}")
+    print(f"for TensorRT's engines run {display_path(script)} on the machine that will use them")
     return 0
 
 
@@ -71,7 +72,6 @@ def cut(
 
 
 def show(rows: Sequence[Measured]) -> None:
-    """Print a line for each module."""
     table = Table(
         "module", "torch, ms", "onnxruntime, ms", "largest difference", "cosine", title="one observation, CPU"
     )
@@ -81,8 +81,28 @@ def show(rows: Sequence[Measured]) -> None:
     entrypoint.console().print(table)
 
 
-def _megabytes(path: Path) -> float:
-    return path.stat().st_size / 1e6
+def write_script(directory: Path, exported: Sequence[Exported], views: int) -> Path:
+    """Write build_engines.sh, for a machine that has TensorRT's trtexec; return its path.
+
+    Shapes are those of upstream's build_engine.sh.
+    """
+    low, usual, high = LENGTHS.get(views, (80, 272 * views + 24, 280 * views + 40))
+    commands = []
+    for part in exported:
+        usual_batch = views if "pixel_values" in part.inputs else 1
+        flags = []
+        for name, batch, length in (("min", 1, low), ("opt", usual_batch, usual), ("max", MAX_BATCH, high)):
+            sizes, specs = {"batch_size": batch, "sequence_length": length}, []
+            for key, value in part.inputs.items():
+                shape = (sizes.get(part.axes[key].get(axis, ""), size) for axis, size in enumerate(value.shape))
+                specs.append(f"{key}:{'x'.join(map(str, shape))}")
+            flags.append(f"--{name}Shapes={','.join(specs)}")
+        engine = f"engines/{Path(part.file).name}.engine"
+        commands.append(shlex.join([*TRTEXEC, f"--onnx={part.file}.onnx", f"--saveEngine={engine}", *flags]))
+    path = directory / "build_engines.sh"
+    path.write_text("\n".join(["#!/bin/sh", "set -e", 'cd "$(dirname "$0")"', "mkdir -p engines", *commands, ""]))
+    path.chmod(0o755)
+    return path
 
 
 if __name__ == "__main__":

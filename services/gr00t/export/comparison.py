@@ -16,10 +16,8 @@ import torch
 from services.gr00t.export.modules import Exported
 
 OPSET = 19  # of upstream's vision tower and language model; here of all
-LIMITS = {
-    torch.float32: 1e-4,
-    torch.float16: 2e-2,
-}  # of the largest difference, in units of the output's largest number
+# of the largest difference, in units of the output's largest number
+LIMITS = {torch.float32: 1e-4, torch.float16: 2e-2}
 ROUNDS = 5
 
 

@@ -9,10 +9,9 @@ from dataclasses import dataclass
 
 import torch
 
-from vla_modelkit.flash import flash_obstacle
+from vla_modelkit.builds import flash_obstacle
 
 KINDS = ("auto", "sdpa", "flash")
-NOT_CAPTURED = "CUDA graphs cannot capture flash-attn"
 
 
 @dataclass(frozen=True)
@@ -24,8 +23,7 @@ class AttentionKernel:
 
     @property
     def implementation(self) -> str:
-        """Its name in transformers."""
-        return {"flash": "flash_attention_2"}.get(self.kind, self.kind)
+        return "flash_attention_2" if self.kind == "flash" else self.kind
 
     @property
     def fixed_shapes(self) -> bool | None:
@@ -41,7 +39,7 @@ def choose(requested: str, device: str, dtype: torch.dtype | None = None) -> Att
         return AttentionKernel("sdpa", "requested")
     obstacle = flash_obstacle(device, dtype)
     if requested == "auto":
-        return AttentionKernel("sdpa", obstacle or NOT_CAPTURED)
+        return AttentionKernel("sdpa", obstacle or "CUDA graphs cannot capture flash-attn")
     if obstacle:
         raise ValueError(
             f"attention 'flash' is not available: {obstacle}; leave VLALAB_GR00T_ATTENTION at auto, or build the image "

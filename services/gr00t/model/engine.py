@@ -40,14 +40,9 @@ class Engine:
     """
 
     def __init__(
-        self,
-        model: Gr00t,
-        robot: int,
-        image_positions: np.ndarray,
-        steps: int,
-        max_batch: int = 16,
+        self, model: Gr00t, robot: int, image_positions: np.ndarray, steps: int, max_batch: int = 16,
         fixed_shapes: bool | None = None,
-    ):
+    ):  # fmt: skip
         if not 1 <= max_batch <= BATCHES[-1]:
             raise ValueError(f"max_batch must be in [1, {BATCHES[-1]}], got {max_batch}")
         self.model, self.robot, self.max_batch = model, robot, max_batch
@@ -65,15 +60,25 @@ class Engine:
         if not 1 <= len(rows) <= self.max_batch:
             raise ValueError(f"{len(rows)} observations; expected 1 to {self.max_batch}")
         count, text = self._shape(rows)
-        ids, lengths = self._prompts(rows, count, text)
+        lengths = np.array([len(row.ids) for row in rows])
+        ids = np.zeros((len(rows), text), np.int64)
+        for index, row in enumerate(rows):
+            ids[index, : lengths[index]] = row.ids
+        masked = self.fixed_shapes or bool((lengths < text).any())  # else no row is padded
         images = _padded(np.stack([row.pictures for row in rows]), count)
         state = np.zeros((count, self.model.config.head.state_dim), np.float32)
         for index, row in enumerate(rows):
             state[index, : len(row.state)] = row.state
         noise = torch.cat((noise, noise[:1].expand(count - len(rows), -1, -1)))
-        inputs = [images, ids, *([] if lengths is None else [lengths]), state, noise]
+        inputs = [images, _padded(ids, count), *([_padded(lengths, count)] if masked else []), state, noise]
         tensors = [torch.as_tensor(array).to(self.device, non_blocking=True) for array in inputs]
-        return self._run(count, text, lengths is not None, tensors)[: len(rows)].cpu().numpy()
+
+        def step(images: Tensor, ids: Tensor, *more: Tensor) -> tuple[Tensor]:
+            lengths, (state, noise) = (more[0], more[1:]) if masked else (None, more)
+            return (self.model(images, ids, lengths, self._image_positions, state, noise, self.robot, self._moments),)
+
+        runner = self.runner if (count, text) in self._captured else self._eager
+        return runner.run((count, text), step, *tensors)[0][: len(rows)].cpu().numpy()
 
     def warm_up(self, prompt: Sequence[int]) -> None:
         """Run, and on a GPU capture, every shape of usual requests. prompt: ids of a short one."""
@@ -95,23 +100,6 @@ class Engine:
             return len(rows), longest
         count = next(size for size in (*BATCHES, self.max_batch) if size >= len(rows))
         return min(count, self.max_batch), -(-longest // PROMPT_STEP) * PROMPT_STEP
-
-    def _prompts(self, rows: Sequence[Prepared], count: int, text: int) -> tuple[np.ndarray, np.ndarray | None]:
-        """Return ids [count, text], and their lengths if shapes are fixed or a row is padded."""
-        lengths = np.array([len(row.ids) for row in rows])
-        ids = np.zeros((len(rows), text), np.int64)
-        for index, row in enumerate(rows):
-            ids[index, : lengths[index]] = row.ids
-        padded = self.fixed_shapes or bool((lengths < text).any())
-        return _padded(ids, count), _padded(lengths, count) if padded else None
-
-    def _run(self, count: int, text: int, masked: bool, tensors: list[Tensor]) -> Tensor:
-        def step(images: Tensor, ids: Tensor, *more: Tensor) -> tuple[Tensor]:
-            lengths, (state, noise) = (more[0], more[1:]) if masked else (None, more)
-            return (self.model(images, ids, lengths, self._image_positions, state, noise, self.robot, self._moments),)
-
-        runner = self.runner if (count, text) in self._captured else self._eager
-        return runner.run((count, text), step, *tensors)[0]
 
 
 def _padded(rows: np.ndarray, count: int) -> np.ndarray:

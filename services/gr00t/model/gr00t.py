@@ -60,8 +60,6 @@ class Eagle(nn.Module):
 
 
 class Gr00t(nn.Module):
-    """GR00T N1.5."""
-
     def __init__(self, config: ModelConfig, attention: str = "sdpa"):
         super().__init__()
         self.config = config
@@ -69,20 +67,12 @@ class Gr00t(nn.Module):
         self.action_head = ActionHead(config.head)
 
     def features(self, images: Tensor, ids: Tensor, image_positions: Tensor) -> Tensor:
-        """Return the backbone's features [B, T, C]; see `Eagle.forward`."""
         return self.backbone["eagle_model"](images, ids, image_positions)
 
     def forward(
-        self,
-        images: Tensor,
-        ids: Tensor,
-        lengths: Tensor | None,
-        image_positions: Tensor,
-        state: Tensor,
-        noise: Tensor,
-        robot: int,
-        moments: list[FlowInputs],
-    ) -> Tensor:
+        self, images: Tensor, ids: Tensor, lengths: Tensor | None, image_positions: Tensor, state: Tensor,
+        noise: Tensor, robot: int, moments: list[FlowInputs],
+    ) -> Tensor:  # fmt: skip
         """Return normalised actions float32 [B, H, A].
 
         lengths: int [B], how much of each row of `ids` is prompt; what follows is padding, which causal attention

@@ -161,8 +161,6 @@ class TimeEncoder(nn.Module):
 
 
 class Dit(nn.Module):
-    """The diffusion transformer."""
-
     def __init__(self, blocks: Blocks, context: int, out: int):
         super().__init__()
         self.timestep_encoder = TimeEncoder(blocks.width)
@@ -195,8 +193,6 @@ class FlowInputs:
 
 
 class ActionHead(nn.Module):
-    """See the module's docstring."""
-
     def __init__(self, config: HeadConfig):
         super().__init__()
         self.config = config
@@ -235,14 +231,9 @@ class ActionHead(nn.Module):
         ]
 
     def velocity(
-        self,
-        actions: Tensor,
-        state_token: Tensor,
-        robot: int,
-        moment: FlowInputs,
-        contexts: list[KeysValues | None],
-        visible: Tensor | None = None,
-    ) -> Tensor:
+        self, actions: Tensor, state_token: Tensor, robot: int, moment: FlowInputs,
+        contexts: list[KeysValues | None], visible: Tensor | None = None,
+    ) -> Tensor:  # fmt: skip
         """Return the flow's velocity [B, H, A] at noisy actions [B, H, A]; contexts: of `contexts`."""
         tokens = self.action_encoder(actions, moment.wave, robot)
         tokens = tokens + self.position_embedding.weight[: tokens.shape[1]]
@@ -255,14 +246,9 @@ class ActionHead(nn.Module):
         return [block.attn1.keys_values(seen) if block.crosses else None for block in self.model.transformer_blocks]
 
     def act(
-        self,
-        seen: Tensor,
-        state: Tensor,
-        noise: Tensor,
-        robot: int,
-        moments: list[FlowInputs],
+        self, seen: Tensor, state: Tensor, noise: Tensor, robot: int, moments: list[FlowInputs],
         visible: Tensor | None = None,
-    ) -> Tensor:
+    ) -> Tensor:  # fmt: skip
         """Return the normalised actions, float32 [B, H, A].
 
         seen [B, S, C] of `mix`; state [B, state_dim]; noise float32 [B, H, A]; robot: whose encoders; moments: one per

@@ -38,7 +38,6 @@ class Channel:
 
     @property
     def width(self) -> int:
-        """Numbers in the network."""
         size = rotations.size(self.rotation[1]) if self.rotation else self.size
         return 2 * size if self.normalization == "sin_cos" else size
 
@@ -52,7 +51,14 @@ class Channel:
             return np.concatenate((np.sin(values), np.cos(values)), axis=-1)
         if self.normalization == "binary":
             return (values > 0.5).astype(values.dtype)
-        return self._normalise(values, self.low.astype(values.dtype), self.high.astype(values.dtype))
+        low, high = self.low.astype(values.dtype), self.high.astype(values.dtype)
+        if self.normalization == "mean_std":
+            return np.where(high != 0, (values - low) / np.where(high != 0, high, 1), values)
+        width = high - low
+        scaled = 2 * ((values - low) / np.where(width != 0, width, 1)) - 1
+        if self.normalization == "min_max":
+            return np.where(width != 0, scaled, 0).astype(values.dtype)
+        return np.clip(np.where(width != 0, scaled, values), -1, 1)
 
     def decode(self, values: np.ndarray) -> np.ndarray:
         """Return the robot's numbers for the network's, in their dtype."""
@@ -63,15 +69,6 @@ class Channel:
             mean_std = self.normalization == "mean_std"
             values = values * high + low if mean_std else (values + 1) / 2 * (high - low) + low
         return rotations.convert(values, *self.rotation[::-1]) if self.rotation else values
-
-    def _normalise(self, values: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
-        if self.normalization == "mean_std":
-            return np.where(high != 0, (values - low) / np.where(high != 0, high, 1), values)
-        width = high - low
-        scaled = 2 * ((values - low) / np.where(width != 0, width, 1)) - 1
-        if self.normalization == "min_max":
-            return np.where(width != 0, scaled, 0).astype(values.dtype)
-        return np.clip(np.where(width != 0, scaled, values), -1, 1)
 
 
 def channels(kind: str, parts: Mapping[str, Transform], metadata: Mapping[str, Any]) -> tuple[Channel, ...]:
@@ -85,17 +82,36 @@ def channels(kind: str, parts: Mapping[str, Transform], metadata: Mapping[str, A
 
 def _channel(kind: str, name: str, part: Transform, metadata: Mapping[str, Any]) -> Channel:
     entry = modality(metadata, kind, name)
-    size, stored_rotation = int(entry["shape"][0]), entry.get("rotation_type")
-    rotation = _rotation(kind, name, part, stored_rotation)
+    size, source, rotation = int(entry["shape"][0]), entry.get("rotation_type"), None
+    if part.rotation and part.rotation != source:
+        if source not in ROTATIONS:
+            raise CheckpointError(
+                f"{kind} {name!r} cannot be converted to {part.rotation!r}: the checkpoint's metadata has "
+                f"rotation_type {source!r}; expected one of {', '.join(ROTATIONS)}"
+            )
+        rotation = (source, part.rotation)
     if part.normalization not in NEEDS:
         return Channel(name, size, part.normalization, rotation)
-    if rotation:
-        low, high = _range(kind, name, part, entry)
-    else:
-        if not entry.get("continuous", True):
-            raise CheckpointError(f"{kind} {name!r} is not continuous; its normalization must be 'binary'")
-        low, high = _statistics(kind, name, part.normalization, size, metadata)
-    return Channel(name, size, part.normalization, rotation, low, high)
+    if rotation:  # normalised by the bounds of its representation
+        if not entry.get("absolute", True) or part.normalization != "min_max":
+            raise CheckpointError(
+                f"{kind} {name!r} is a converted rotation; only absolute ones can be normalised, by 'min_max'"
+            )
+        reach = 1.0 if part.rotation in ("rotation_6d", "quaternion") else np.pi
+        high = np.full(rotations.size(part.rotation), reach)
+        return Channel(name, size, part.normalization, rotation, -high, high)
+    if not entry.get("continuous", True):
+        raise CheckpointError(f"{kind} {name!r} is not continuous; its normalization must be 'binary'")
+    stored, bounds = metadata.get("statistics", {}).get(kind, {}).get(name, {}), []
+    for needed in NEEDS[part.normalization]:
+        values = np.asarray(stored.get(needed, ()), np.float64)
+        if values.shape != (size,) or not np.isfinite(values).all():
+            raise CheckpointError(
+                f"the checkpoint's statistics have no usable {needed!r} of {kind} {name!r} (expected {size} finite "
+                f"numbers), which {part.normalization!r} needs: fine-tune again, or choose another embodiment"
+            )
+        bounds.append(values)
+    return Channel(name, size, part.normalization, None, *bounds)
 
 
 def modality(metadata: Mapping[str, Any], kind: str, name: str) -> Mapping[str, Any]:
@@ -107,41 +123,3 @@ def modality(metadata: Mapping[str, Any], kind: str, name: str) -> Mapping[str, 
             "choose the embodiment that it was trained with: VLALAB_GR00T_EMBODIMENT"
         )
     return entries[name]
-
-
-def _rotation(kind: str, name: str, part: Transform, source: str | None) -> tuple[str, str] | None:
-    if not part.rotation or part.rotation == source:
-        return None
-    if source not in ROTATIONS:
-        raise CheckpointError(
-            f"{kind} {name!r} cannot be converted to {part.rotation!r}: the checkpoint's metadata has rotation_type "
-            f"{source!r}; expected one of {', '.join(ROTATIONS)}"
-        )
-    return source, part.rotation
-
-
-def _range(kind: str, name: str, part: Transform, entry: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray]:
-    """Return the bounds of a rotation's representation."""
-    if not entry.get("absolute", True) or part.normalization != "min_max":
-        raise CheckpointError(
-            f"{kind} {name!r} is a converted rotation; only absolute ones can be normalised, by 'min_max'"
-        )
-    reach = 1.0 if part.rotation in ("rotation_6d", "quaternion") else np.pi
-    high = np.full(rotations.size(part.rotation), reach)
-    return -high, high
-
-
-def _statistics(
-    kind: str, name: str, mode: str, size: int, metadata: Mapping[str, Any]
-) -> tuple[np.ndarray, np.ndarray]:
-    stored = metadata.get("statistics", {}).get(kind, {}).get(name, {})
-    bounds = []
-    for needed in NEEDS[mode]:
-        values = np.asarray(stored.get(needed, ()), np.float64)
-        if values.shape != (size,) or not np.isfinite(values).all():
-            raise CheckpointError(
-                f"the checkpoint's statistics have no usable {needed!r} of {kind} {name!r} (expected {size} finite "
-                f"numbers), which {mode!r} needs: fine-tune again, or choose another embodiment"
-            )
-        bounds.append(values)
-    return bounds[0], bounds[1]

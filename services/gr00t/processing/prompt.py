@@ -40,21 +40,16 @@ class Prompts:
 
     def ids(self, instruction: str) -> tuple[int, ...]:
         """Return the token ids. Raises InvalidObservation for text with placeholders or special tokens."""
-        check_placeholders(instruction)
+        if match := PLACEHOLDER.search(instruction):
+            raise InvalidObservation(
+                f"the instruction contains {match.group()!r}, which is a special token of the model's prompt; rephrase "
+                "it"
+            )
         return self._ids(instruction)
 
     def text(self, instruction: str) -> str:
-        """Return the prompt as text."""
         quoted = str(np.array([instruction])) if self._style == "upstream" else instruction
         return self._before + quoted + _AFTER
 
     def _make(self, instruction: str) -> tuple[int, ...]:
         return tuple(self._encode(self.text(instruction)))
-
-
-def check_placeholders(instruction: str) -> None:
-    """Raise InvalidObservation for text that upstream's processor or tokenizer reads as a special token."""
-    if match := PLACEHOLDER.search(instruction):
-        raise InvalidObservation(
-            f"the instruction contains {match.group()!r}, which is a special token of the model's prompt; rephrase it"
-        )

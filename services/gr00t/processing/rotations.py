@@ -30,7 +30,11 @@ def _read(values: np.ndarray, kind: str) -> Rotation:
     if kind == "quaternion":
         return Rotation.from_quat(np.roll(values, -1, axis=-1))  # scipy: x, y, z, w
     if kind == "rotation_6d":
-        return Rotation.from_matrix(_orthonormal(values))
+        # the matrices whose first two rows are nearest, by Gram and Schmidt
+        first = values[:, :3] / np.linalg.norm(values[:, :3], axis=-1, keepdims=True)
+        second = values[:, 3:] - (first * values[:, 3:]).sum(-1, keepdims=True) * first
+        second /= np.linalg.norm(second, axis=-1, keepdims=True)
+        return Rotation.from_matrix(np.stack((first, second, np.cross(first, second)), axis=1))
     return Rotation.from_euler(_order(kind), values)
 
 
@@ -46,11 +50,3 @@ def _write(rotation: Rotation, kind: str) -> np.ndarray:
 
 def _order(kind: str) -> str:
     return kind.rpartition("_")[2].translate(_AXES)
-
-
-def _orthonormal(values: np.ndarray) -> np.ndarray:
-    """Return the matrices [n, 3, 3] whose first two rows are nearest, by Gram and Schmidt, to `values` [n, 6]."""
-    first = values[:, :3] / np.linalg.norm(values[:, :3], axis=-1, keepdims=True)
-    second = values[:, 3:] - (first * values[:, 3:]).sum(-1, keepdims=True) * first
-    second /= np.linalg.norm(second, axis=-1, keepdims=True)
-    return np.stack((first, second, np.cross(first, second)), axis=1)

@@ -22,19 +22,13 @@ from vla_contract.server.service import DecodeAct
 
 _BY_NAME = {"type": "object", "additionalProperties": True}
 HEALTH = {"/health": {"status": "healthy", "model": "GR00T"}}  # as upstream's server answers its clients' probe
-SCHEMAS = (  # of a request and its answer, for /openapi.json
-    {
-        "anyOf": [
-            {
-                "type": "object",
-                "required": ["observation"],
-                "properties": {"observation": _BY_NAME, "config": {"type": ["object", "null"]}},
-            },
-            {"type": "object", "required": ["encoded"], "properties": {"encoded": {"type": "string"}}},
-        ]
-    },
-    _BY_NAME,
-)
+_PLAIN = {
+    "type": "object",
+    "required": ["observation"],
+    "properties": {"observation": _BY_NAME, "config": {"type": ["object", "null"]}},
+}
+_ENCODED = {"type": "object", "required": ["encoded"], "properties": {"encoded": {"type": "string"}}}
+SCHEMAS = ({"anyOf": [_PLAIN, _ENCODED]}, _BY_NAME)  # of a request and its answer, for /openapi.json
 
 
 def decoder(layout: Layout) -> DecodeAct:
@@ -51,11 +45,8 @@ def decode(body: bytes, layout: Layout, session: str) -> tuple[Observation, bool
     """Return the observation of a body, and whether it is a batch of one. Raises InvalidObservation."""
     values = _values(loads(body))
     embodiment = layout.embodiment
-    keys = [
-        *(f"video.{name}" for name in embodiment.cameras.values()),
-        *(f"state.{part.name}" for part in layout.state),
-        embodiment.language,
-    ]
+    cameras, names = embodiment.cameras.values(), [part.name for part in layout.state]
+    keys = [*(f"video.{name}" for name in cameras), *(f"state.{name}" for name in names), embodiment.language]
     for key in values:
         if key not in keys:
             raise InvalidObservation(f"unknown key {str(key)[:80]!r} in the observation{did_you_mean(key, keys)}")
@@ -64,19 +55,32 @@ def decode(body: bytes, layout: Layout, session: str) -> tuple[Observation, bool
             raise InvalidObservation(
                 f"the observation has no {key!r}; embodiment {embodiment.name!r} takes {', '.join(keys)}"
             )
-    videos = {
-        contract_name: _array(values, f"video.{video_name}", 4)
-        for contract_name, video_name in embodiment.cameras.items()
-    }
-    parts = [_state(values, f"state.{part.name}", part.size) for part in layout.state]
+    videos = {camera: _array(values, f"video.{name}", 4) for camera, name in embodiment.cameras.items()}
+    parts = []
+    for part in layout.state:
+        key = f"state.{part.name}"
+        value, is_batch = _array(values, key, 2)
+        if value.dtype.kind not in "fiu" or value.shape[1] != part.size:
+            raise InvalidObservation(f"{key} is {value.dtype} {list(value.shape)}; expected numbers [1, {part.size}]")
+        parts.append((value[0].astype(np.float32), is_batch))
+    batched = [is_batch for _, is_batch in [*videos.values(), *parts]]
+    if any(batched) and not all(batched):
+        raise InvalidObservation("only some arrays have a batch dimension; send all arrays with it, or none")
+    text = values[embodiment.language]
+    while isinstance(text, list) and len(text) == 1:
+        text = text[0]
+    if not isinstance(text, str):
+        raise InvalidObservation(
+            f"{embodiment.language} is a {type(text).__name__}; expected a string, or a list of one"
+        )
     observation = Observation(
         images={camera: np.ascontiguousarray(video[0]) for camera, (video, _) in videos.items()},
         state=np.concatenate([part for part, _ in parts]),
-        instruction=_text(values[embodiment.language], embodiment.language),
+        instruction=text,
         session=session,
         step=0,
     )
-    return observation, _all_or_none([batched for _, batched in [*videos.values(), *parts]])
+    return observation, batched[0]
 
 
 def encode(chunk: ActionChunk, layout: Layout, batched: bool) -> bytes:
@@ -107,13 +111,9 @@ def _values(payload: Any) -> Mapping[str, Any]:
 def _array(values: Mapping[str, Any], key: str, ndim: int) -> tuple[np.ndarray, bool]:
     """Return the value of one time step [1, …] with `ndim` dimensions, and whether it was a batch of one."""
     value = values[key]
-    if isinstance(value, list):  # a client without json_numpy sends lists of numbers
-        try:
-            value = _pixels(value, key) if key.startswith("video.") else np.asarray(value, np.float64)
-        except (ValueError, TypeError, OverflowError) as error:
-            raise InvalidObservation(f"invalid list in {key}: {error}") from error
     if not isinstance(value, np.ndarray):
-        raise InvalidObservation(f"{key} is a {type(value).__name__}; expected an array of {ndim} dimensions")
+        kind = type(value).__name__
+        raise InvalidObservation(f"{key} is a {kind}; expected an array of {ndim} dimensions in json_numpy's form")
     batched = value.ndim == ndim + 1
     if batched and len(value) != 1:
         raise InvalidObservation(
@@ -123,32 +123,3 @@ def _array(values: Mapping[str, Any], key: str, ndim: int) -> tuple[np.ndarray, 
     if value.ndim != ndim or len(value) != 1:
         raise InvalidObservation(f"{key} has shape {list(np.shape(values[key]))}; expected one time step: [1, …]")
     return value, batched
-
-
-def _pixels(value: list, key: str) -> np.ndarray:
-    """Return integers in [0, 255] as uint8; others raise, since pixels of 0.0 to 1.0 would become a black image."""
-    array = np.asarray(value)
-    if array.dtype.kind not in "iu" or (array.size and (array.min() < 0 or array.max() > 255)):
-        raise InvalidObservation(f"{key} is a list of {array.dtype}; expected integers in [0, 255]")
-    return array.astype(np.uint8)
-
-
-def _state(values: Mapping[str, Any], key: str, size: int) -> tuple[np.ndarray, bool]:
-    value, batched = _array(values, key, 2)
-    if value.dtype.kind not in "fiu" or value.shape[1] != size:
-        raise InvalidObservation(f"{key} is {value.dtype} {list(value.shape)}; expected numbers [1, {size}]")
-    return value[0].astype(np.float32), batched
-
-
-def _text(value: Any, key: str) -> str:
-    while isinstance(value, list) and len(value) == 1:
-        value = value[0]
-    if not isinstance(value, str):
-        raise InvalidObservation(f"{key} is a {type(value).__name__}; expected a string, or a list of one")
-    return value
-
-
-def _all_or_none(batched: list[bool]) -> bool:
-    if any(batched) and not all(batched):
-        raise InvalidObservation("only some arrays have a batch dimension; send all arrays with it, or none")
-    return batched[0]

@@ -29,24 +29,22 @@ class Layout:
     image_hw: tuple[int, int]
 
     def __post_init__(self):
-        described = {"a state": (self.state, self.embodiment.state_parts)}
-        described |= {"an action": (self.action, self.embodiment.action_parts)}
-        for vector, (vector_parts, parts) in described.items():
-            size = sum(channel.size for channel in vector_parts)
+        robot = self.embodiment
+        vectors = {"a state": (self.state, robot.state_parts), "an action": (self.action, robot.action_parts)}
+        for vector, (own, parts) in vectors.items():
+            size = sum(channel.size for channel in own)
             if parts and total(parts) != size:
                 raise ValueError(
-                    f"embodiment {self.embodiment.name!r} has {vector} of {size} numbers in this checkpoint "
-                    f"({format_channels(vector_parts)}); expected {total(parts)}: choose its training embodiment"
+                    f"embodiment {robot.name!r} has {vector} of {size} numbers ({format_channels(own)}); expected "
+                    f"{total(parts)}: choose the embodiment that checkpoint or data set are of"
                 )
 
     @property
     def action_parts(self) -> tuple[Part, ...]:
-        """Meaning of an action's numbers."""
         return self.embodiment.action_parts or self._parts(self.action)
 
     @property
     def state_parts(self) -> tuple[Part, ...]:
-        """Meaning of the state's numbers."""
         return self.embodiment.state_parts or self._parts(self.state)
 
     def _parts(self, channels: Sequence[Channel]) -> tuple[Part, ...]:
@@ -56,12 +54,10 @@ class Layout:
 
     @property
     def state_size(self) -> int:
-        """Length of the contract's state vector."""
         return sum(part.size for part in self.state)
 
     @property
     def action_size(self) -> int:
-        """Length of an action vector."""
         return sum(part.size for part in self.action)
 
     def named_state(self, observation: Observation) -> dict[str, np.ndarray]:
@@ -92,13 +88,15 @@ class Layout:
 
     def details(self) -> dict[str, str]:
         """Return its entries of `/v1/info`."""
+        both = (self.state, self.action)
+        modes = [", ".join(f"{part.name} {part.normalization}" for part in parts) for parts in both]
         return {
             "embodiment": self.embodiment.name,
             "embodiment_tag": self.embodiment.tag,
             "state": format_channels(self.state),
             "action": format_channels(self.action),
-            "state_normalization": _normalizations(self.state),
-            "action_normalization": _normalizations(self.action),
+            "state_normalization": modes[0],
+            "action_normalization": modes[1],
             "cameras": ", ".join(f"{camera} = video.{video}" for camera, video in self.embodiment.cameras.items()),
         }
 
@@ -117,10 +115,6 @@ def layout(embodiment: Embodiment, metadata: Mapping[str, Any]) -> Layout:
     width, height = sizes.pop()
     state, action = (channels(kind, getattr(embodiment, kind), metadata) for kind in ("state", "action"))
     return Layout(embodiment, state, action, (height, width))
-
-
-def _normalizations(parts: Sequence[Channel]) -> str:
-    return ", ".join(f"{part.name} {part.normalization}" for part in parts)
 
 
 def split(values: np.ndarray, parts: Sequence[Channel]) -> dict[str, np.ndarray]:

@@ -1,34 +1,35 @@
-"""Load a policy: device, memory, weights, warm-up, canary."""
+"""Load a policy: device, memory, weights, warm-up, canary, and what `/v1/info` says of it."""
 
 from __future__ import annotations
 
 import logging
 import time
-from dataclasses import replace
 
 import torch
 
 from services.gr00t.checkpoint import tokenizer
 from services.gr00t.checkpoint.config import ModelConfig, load_config
 from services.gr00t.checkpoint.directory import CheckpointDirectory
-from services.gr00t.model.attention import AttentionKernel, choose
+from services.gr00t.model.attention import choose
 from services.gr00t.model.engine import TEXT_TOKENS, Engine
 from services.gr00t.model.loading import load_model, row_bytes, weight_bytes
 from services.gr00t.processing.prompt import Prompts
-from services.gr00t.service.info import INSTRUCTION, policy_info, steps_of
 from services.gr00t.service.layout import Layout
-from services.gr00t.service.policy import Gr00tPolicy
+from services.gr00t.service.policy import INSTRUCTION, Gr00tPolicy
 from services.gr00t.service.settings import Settings
-from vla_contract import Policy
+from vla_common.versions import lock_hash, variant, versions
+from vla_contract import Policy, PolicyInfo
 from vla_modelkit.canary import check_sees
-from vla_modelkit.checkpoint import CheckpointError
-from vla_modelkit.devices import NAMES, choose_device, choose_dtype
+from vla_modelkit.checkpoint import CheckpointError, identity
+from vla_modelkit.devices import NAMES, choose_device, choose_dtype, device_name
 from vla_modelkit.memory import fitting_batch, require_memory
 from vla_modelkit.weights import Safetensors
 
 log = logging.getLogger("services.gr00t")
 
 SMALLER = "set VLALAB_GR00T_DTYPE=bf16 (5 GB for GR00T N1.5), stop other programs, or use a tiny checkpoint"
+PACKAGES = ("torch", "transformers", "tokenizers", "safetensors", "flash-attn")
+UPSTREAM_TORCH = "2.5.1"
 
 
 def load_policy(settings: Settings, checkpoint: CheckpointDirectory, layout: Layout) -> Policy:
@@ -46,56 +47,60 @@ def load_policy(settings: Settings, checkpoint: CheckpointDirectory, layout: Lay
 
 
 def load_own_policy(settings: Settings, checkpoint: CheckpointDirectory, layout: Layout) -> Gr00tPolicy:
-    """Load the policy on the lab's engine."""
-    config = load_config(checkpoint.directory)
+    directory, embodiment = checkpoint.directory, layout.embodiment
+    config, views = load_config(directory), len(embodiment.cameras)
     require_room(layout, config)
-    prompts = prompts_of(settings, checkpoint, layout, config)
-    start = time.perf_counter()
-    engine, attention = load_engine(settings, checkpoint, layout, config, prompts)
-    engine.warm_up(prompts.ids(INSTRUCTION))
-    log.info("weights of %s loaded and warm after %.1f s", checkpoint.directory.name, time.perf_counter() - start)
-    dtype = engine.model.action_head.vlln.weight.dtype
-    settings = replace(settings, max_batch=engine.max_batch)
-    details = {
-        "dtype": NAMES[dtype],
-        "graphs": engine.runner.name,
-        "weights_mb": f"{weight_bytes(config, dtype) / 1e6:.0f}",
-    }
-    info = policy_info(
-        checkpoint, layout, settings, attention, engine.device, NAMES[dtype], config.head.horizon, details
-    )
-    return Gr00tPolicy(engine, prompts, layout, info, settings.seed)
+    prompts = Prompts(tokenizer.load(directory), views, config.patches, settings.prompt)
+    prompt, start = prompts.ids(INSTRUCTION), time.perf_counter()
 
-
-def load_engine(
-    settings: Settings, checkpoint: CheckpointDirectory, layout: Layout, config: ModelConfig, prompts: Prompts
-) -> tuple[Engine, AttentionKernel]:
-    """Return the engine, and the attention of its backbone."""
     device = choose_device(settings.device)
     dtype = choose_dtype(settings.dtype, device, torch.float32)
-    attention = choose(settings.attention, str(device), dtype)
-    log.info(
-        "loading %s on %s, attention %s",
-        checkpoint.directory,
-        device,
-        " since ".join(filter(None, vars(attention).values())),
-    )
-    require_memory(weight_bytes(config, dtype), device, SMALLER)
-    model = load_model(config, Safetensors(checkpoint.directory), device, dtype, attention.implementation)
-    tokens = len(prompts.ids(INSTRUCTION)) + TEXT_TOKENS
-    row = row_bytes(config, tokens, len(layout.embodiment.cameras), dtype)
-    max_batch = fitting_batch(settings.max_batch, row, device)
+    attention, size = choose(settings.attention, str(device), dtype), weight_bytes(config, dtype)
+    reason = f" since {attention.reason}" if attention.reason else ""
+    log.info("loading %s on %s, attention %s%s", directory, device, attention.kind, reason)
+    require_memory(size, device, SMALLER)
+    model = load_model(config, Safetensors(directory), device, dtype, attention.implementation)
+    max_batch = fitting_batch(settings.max_batch, row_bytes(config, len(prompt) + TEXT_TOKENS, views, dtype), device)
     if max_batch < settings.max_batch:
         log.warning("max_batch is %d instead of %d: the GPU's memory is too small", max_batch, settings.max_batch)
-    positions, steps = prompts.image_positions, steps_of(layout, settings)
-    robot = layout.embodiment.projector
-    return Engine(model, robot, positions, steps, max_batch, attention.fixed_shapes), attention
+    steps = settings.denoising_steps or embodiment.denoising_steps
+    engine = Engine(model, embodiment.projector, prompts.image_positions, steps, max_batch, attention.fixed_shapes)
+    engine.warm_up(prompt)
+    log.info("weights of %s loaded and warm after %.1f s", directory.name, time.perf_counter() - start)
 
-
-def prompts_of(settings: Settings, checkpoint: CheckpointDirectory, layout: Layout, config: ModelConfig) -> Prompts:
-    """Return the converter from instructions to token ids."""
-    encode = tokenizer.load(checkpoint.directory)
-    return Prompts(encode, len(layout.embodiment.cameras), config.patches, settings.prompt)
+    details = {
+        **layout.details(),
+        "embodiment_from": checkpoint.embodiment_from(settings.embodiment),
+        "assumed": checkpoint.assumed,
+        "engine": "vla-lab",
+        "attention": attention.kind,
+        "attention_reason": attention.reason,
+        "denoising_steps": str(steps),
+        "prompt": settings.prompt,
+        "seed": str(settings.seed),
+        "dtype": NAMES[dtype],
+        "graphs": engine.runner.name,
+        "weights_mb": f"{size / 1e6:.0f}",
+        **versions(PACKAGES),
+        **variant(UPSTREAM_TORCH),
+    }
+    info = PolicyInfo(
+        name="gr00t-n1.5",
+        action=layout.action_parts,
+        state=layout.state_parts,
+        checkpoint=identity(directory, checkpoint.record),
+        quantization=NAMES[dtype],
+        device=device_name(device),
+        cameras=tuple(embodiment.cameras),
+        image_hw=layout.image_hw,
+        horizon=config.head.horizon,
+        profile=embodiment.profile,
+        suites=checkpoint.suites,
+        max_batch=max_batch,
+        lock_hash=lock_hash(),
+        details={name: value for name, value in details.items() if value},
+    )
+    return Gr00tPolicy(engine, prompts, layout, info, settings.seed)
 
 
 def require_room(layout: Layout, config: ModelConfig) -> None:

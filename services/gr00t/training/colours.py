@@ -26,14 +26,17 @@ def changed(images: Sequence[np.ndarray], side: int, seed: int) -> Tensor:
     """Return uint8 [V, side, side, 3] of V images uint8 [3, H, W], all changed alike; `seed` says how."""
     draw = torch.Generator().manual_seed(seed)
     rows, columns = (_draw_crop(size, draw) for size in images[0].shape[1:])
-    change = _draw_colours(draw)
+    order = torch.randperm(4, generator=draw).tolist()
+    ranges = [(1 - strength, 1 + strength) for strength in (BRIGHTNESS, CONTRAST, SATURATION)] + [(-HUE, HUE)]
+    factors = [torch.empty(1).uniform_(*ends, generator=draw).item() for ends in ranges]
+    functions = (brighten, contrast, saturate, turn_hue)
     cropped = [torch.from_numpy(image[:, rows, columns]) for image in images]
     pixels = torch.empty((len(cropped), *cropped[0].shape))
     for target, source in zip(pixels, cropped, strict=True):
         target.copy_(source)
     pixels = F.interpolate(pixels.div_(255), (side, side), mode="bilinear", align_corners=False, antialias=True)
-    for function, factor in change:
-        function(pixels, factor)
+    for index in order:
+        functions[index](pixels, factors[index])
     return pixels.mul_(255).to(torch.uint8).permute(0, 2, 3, 1)
 
 
@@ -42,14 +45,6 @@ def _draw_crop(size: int, draw: torch.Generator) -> slice:
     cropped = int(size * CROP)
     start = int(torch.randint(0, size - cropped + 1, size=(), generator=draw)) if size > cropped else 0
     return slice(start, start + cropped)
-
-
-def _draw_colours(draw: torch.Generator) -> list[tuple]:
-    order = torch.randperm(4, generator=draw).tolist()
-    ranges = [(1 - strength, 1 + strength) for strength in (BRIGHTNESS, CONTRAST, SATURATION)] + [(-HUE, HUE)]
-    factors = [torch.empty(1).uniform_(*ends, generator=draw).item() for ends in ranges]
-    functions = (brighten, contrast, saturate, turn_hue)
-    return [(functions[index], factors[index]) for index in order]
 
 
 def brighten(pixels: Tensor, factor: float) -> None:

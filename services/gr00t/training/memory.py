@@ -29,8 +29,7 @@ TEXT = 48  # tokens of a prompt without its images
 
 @dataclass(frozen=True)
 class Estimate:
-    """Bytes. weights: with gradients and Adam's moments; activations: of a whole batch, with the weights' copies; room:
-    CUDA's own memory."""
+    """Bytes of weights with gradients and Adam's moments; of a batch's activations; of CUDA's own memory."""
 
     weights: float
     activations: float
@@ -38,7 +37,6 @@ class Estimate:
 
     @property
     def total(self) -> float:
-        """Bytes in total."""
         return self.weights + self.activations + self.room
 
     def __str__(self) -> str:
@@ -56,55 +54,47 @@ def weight_bytes(trained: float, frozen: float, frozen_fp32: float = 0) -> float
 
 def sample_bytes(config: ModelConfig, views: int) -> float:
     """Return bytes of one sample's activations in bfloat16."""
+
+    def stack(blocks: Blocks, tokens: int) -> float:
+        return PER_TOKEN * blocks.layers * blocks.width * tokens
+
     head, seen = config.head, views * config.patches + TEXT
-    tokens = 1 + head.future_tokens + head.horizon
-    mixer = _stack(head.mixer, seen)
     contexts = head.dit.layers // 2 * seen * 4 * (head.features + head.dit.width)  # inputs and outputs of two products
-    return mixer + _stack(head.dit, tokens) + contexts
-
-
-def _stack(blocks: Blocks, tokens: int) -> float:
-    return PER_TOKEN * blocks.layers * blocks.width * tokens
+    return stack(head.mixer, seen) + stack(head.dit, 1 + head.future_tokens + head.horizon) + contexts
 
 
 class TrainingMemory:
     """Memory of training a network on images of `views` cameras, on a GPU in bfloat16 or elsewhere in float32."""
 
     def __init__(self, config: ModelConfig, views: int, bf16: bool = True):
-        self.config, self.views, self.bf16 = config, views, bf16
+        self.bf16, self.sample = bf16, sample_bytes(config, views)
         self.tensors = shapes(single_robot(config))
 
     def estimate(self, settings: Finetune) -> Estimate:
-        """Return the estimate for these settings."""
         trained, frozen = counts(self.tensors, settings)
-        sample = sample_bytes(self.config, self.views)
         if not self.bf16:
-            return Estimate(weight_bytes(trained, 0, frozen), settings.batch_size * 2 * sample)
-        copies = COPY * trained
-        return Estimate(weight_bytes(trained, frozen), settings.batch_size * sample + copies, ROOM)
+            return Estimate(weight_bytes(trained, 0, frozen), settings.batch_size * 2 * self.sample)
+        return Estimate(weight_bytes(trained, frozen), settings.batch_size * self.sample + COPY * trained, ROOM)
 
-    def fitting_flags(self, settings: Finetune, free: float) -> list[str]:
+    def fitting_flags(self, settings: Finetune, free: float) -> str:
         """Return flags that fit into `free` bytes, each with its estimate, the closest to `settings` first."""
         options = []
         for flags, changes in KINDS.items():
             if changes and settings.lora_rank:
                 break
-            candidate = replace(settings, **changes)
-            smaller = [replace(candidate, batch_size=size) for size in BATCHES if size <= settings.batch_size]
-            sizes = {option.batch_size: self.estimate(option) for option in smaller}
-            fitting = next((size for size, needed in sizes.items() if needed.total <= free), None)
-            if fitting:
-                options.append(f"{flags}--batch-size {fitting} ({_size(sizes[fitting].total)})")
-        return options
+            for size in (size for size in BATCHES if size <= settings.batch_size):
+                total = self.estimate(replace(settings, batch_size=size, **changes)).total
+                if total <= free:
+                    options.append(f"{flags}--batch-size {size} ({_size(total)})")
+                    break
+        return "; ".join(options) or "none"
 
     def require(self, settings: Finetune, free: float, device: str) -> None:
         """Raise MemoryError if training does not fit, with flags that fit there and on a card of 24 GB."""
         needed = self.estimate(settings)
-        if needed.total <= free or settings.force:
-            return
-        on_device, on_card = (self.fitting_flags(settings, size) for size in (free, CARD))
-        raise MemoryError(
-            f"training needs {needed}, but {device} has {_size(free)} free. Options that fit there: "
-            f"{'; '.join(on_device) or 'none'}. On a card of 24 GB: {'; '.join(on_card) or 'none'}. "
-            "--force trains anyway"
-        )
+        if needed.total > free and not settings.force:
+            raise MemoryError(
+                f"training needs {needed}, but {device} has {_size(free)} free. Options that fit there: "
+                f"{self.fitting_flags(settings, free)}. On a card of 24 GB: {self.fitting_flags(settings, CARD)}. "
+                "--force trains anyway"
+            )

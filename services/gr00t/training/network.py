@@ -9,7 +9,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
+from pathlib import Path
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -19,6 +20,8 @@ from services.gr00t.checkpoint.config import ModelConfig
 from services.gr00t.model.gr00t import Gr00t
 from services.gr00t.model.loading import load_model
 from services.gr00t.training.settings import Finetune
+from vla_modelkit.training.machine import TrainingMachine
+from vla_modelkit.training.trainer import Trainer
 from vla_modelkit.weights import WeightSource
 
 HEAD = "action_head."
@@ -26,6 +29,7 @@ ROWS = tuple(f"{HEAD}{name}." for name in ("state_encoder", "action_encoder", "a
 AROUND = (*ROWS, *(f"{HEAD}{name}." for name in ("position_embedding", "future_tokens", "vlln", "vl_self_attention")))
 DIFFUSION = f"{HEAD}model."
 ADAPTED = ("to_q", "to_k", "to_v")
+BETAS, DECAY, CLIP = (0.95, 0.999), 1e-5, 1.0  # upstream's; the clip is its Trainer's default
 ROBOT_ROW = 0  # index of the robot in a network of one robot
 
 
@@ -38,11 +42,8 @@ def is_trained(name: str, settings: Finetune) -> bool:
 
 def is_adapted(name: str, settings: Finetune) -> bool:
     """Return whether a tensor gets a low-rank adapter: queries, keys and values of the head's attention."""
-    return bool(settings.lora_rank) and name.startswith(HEAD) and name.split(".")[-2:-1][0] in ADAPTED and _weight(name)
-
-
-def _weight(name: str) -> bool:
-    return name.endswith(".weight")
+    *_, layer, kind = name.split(".")
+    return bool(settings.lora_rank) and name.startswith(HEAD) and layer in ADAPTED and kind == "weight"
 
 
 class SingleRobot:
@@ -52,12 +53,10 @@ class SingleRobot:
         self.source, self.robot = source, robot
 
     def shapes(self) -> Mapping[str, tuple[int, ...]]:
-        """Return name -> shape."""
         shapes = self.source.shapes().items()
         return {name: (1, *shape[1:]) if name.startswith(ROWS) else tuple(shape) for name, shape in shapes}
 
     def read(self, name: str) -> Tensor:
-        """Return a tensor."""
         tensor = self.source.read(name)
         return tensor[self.robot : self.robot + 1].clone() if name.startswith(ROWS) else tensor
 
@@ -90,10 +89,12 @@ def counts(tensors: Mapping[str, tuple[int, ...]], settings: Finetune) -> tuple[
     """Count trained and frozen numbers. tensors: name -> shape."""
     trained = frozen = 0
     for name, shape in tensors.items():
-        size = math.prod(shape)
-        trained += size * is_trained(name, settings)
-        frozen += size * (not is_trained(name, settings))
-        trained += settings.lora_rank * sum(shape) * is_adapted(name, settings)
+        if is_trained(name, settings):
+            trained += math.prod(shape)
+        else:
+            frozen += math.prod(shape)
+        if is_adapted(name, settings):
+            trained += settings.lora_rank * sum(shape)
     return trained, frozen
 
 
@@ -104,21 +105,16 @@ def load(
     model = load_model(single_robot(config), SingleRobot(source, robot), device, dtype, "sdpa")
     if settings.lora_rank:
         torch.manual_seed(settings.seed)
-        _adapt(model, settings)
+        for name in [name for name, _ in model.named_parameters() if is_adapted(name, settings)]:
+            parent, _, leaf = name.removesuffix(".weight").rpartition(".")
+            owner = model.get_submodule(parent)
+            base = getattr(owner, leaf)
+            setattr(owner, leaf, LowRank(base, settings.lora_rank, settings.lora_scale, settings.lora_dropout))
     for name, parameter in model.named_parameters():
         if is_trained(name, settings):
             parameter.data = parameter.data.float()
             parameter.requires_grad_(True)
     return model
-
-
-def _adapt(model: Gr00t, settings: Finetune) -> None:
-    adapter = partial(LowRank, rank=settings.lora_rank, scale=settings.lora_scale, dropout=settings.lora_dropout)
-    names = [name for name, _ in model.named_parameters() if is_adapted(name, settings)]
-    for name in names:
-        parent, _, leaf = name.removesuffix(".weight").rpartition(".")
-        owner = model.get_submodule(parent)
-        setattr(owner, leaf, adapter(getattr(owner, leaf)))
 
 
 def set_training(model: Gr00t, settings: Finetune) -> None:
@@ -128,6 +124,23 @@ def set_training(model: Gr00t, settings: Finetune) -> None:
     model.action_head.model.train(settings.tune_diffusion_model)
 
 
+def new_trainer(
+    settings: Finetune, machine: TrainingMachine, loss: FlowLoss, directory: Path, identity: Mapping[str, Any]
+) -> Trainer:
+    """Return a trainer with upstream's optimizer; biases and norms have no weight decay, as in its Trainer."""
+    model, device = loss.model, machine.device
+    set_training(model, settings)
+    trained = trained_parameters(model)
+    norms = {name for name, module in model.named_modules() if isinstance(module, nn.LayerNorm)}
+    plain = [name for name in trained if "bias" in name or name.rpartition(".")[0] in norms]
+    groups = [
+        {"params": [value for name, value in trained.items() if name not in plain], "weight_decay": DECAY},
+        {"params": [trained[name] for name in plain], "weight_decay": 0.0},
+    ]
+    optimizer = torch.optim.AdamW(groups, lr=0.0, betas=BETAS, fused=device.type in ("cpu", "cuda"))
+    return Trainer(settings, machine, loss, trained, optimizer, settings.rate, directory, identity, CLIP)
+
+
 def trained_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
     """Return name -> parameter of trained tensors and adapters."""
     return {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
@@ -135,8 +148,8 @@ def trained_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
 
 def merged(model: Gr00t) -> dict[str, Tensor]:
     """Return name -> float32 tensor, as in the checkpoint, of all that differs from the base; rows: [1, …]."""
-    tensors = {name: parameter.detach() for name, parameter in trained_parameters(model).items() if ".down" not in name}
-    tensors = {name: tensor for name, tensor in tensors.items() if not name.endswith(".up")}
+    trained = trained_parameters(model).items()
+    tensors = {name: parameter.detach() for name, parameter in trained if not name.endswith((".down", ".up"))}
     for name, module in model.named_modules():
         if isinstance(module, LowRank):
             tensors[f"{name}.weight"] = module.merged().detach()
@@ -154,14 +167,7 @@ class FlowLoss(nn.Module):
         self.model, self.image_positions, self.width = model, image_positions, width
 
     def forward(
-        self,
-        images: Tensor,
-        ids: Tensor,
-        lengths: Tensor,
-        state: Tensor,
-        actions: Tensor,
-        noise: Tensor,
-        times: Tensor,
+        self, images: Tensor, ids: Tensor, lengths: Tensor, state: Tensor, actions: Tensor, noise: Tensor, times: Tensor
     ) -> Tensor:
         """Return a scalar. times: float [B] in [0, 1], 1 means no noise; see `samples.Batch`."""
         head = self.model.action_head

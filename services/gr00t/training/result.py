@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +24,6 @@ from services.gr00t.training.robot import TrainingRobot
 from vla_common.volume import replace_directory
 from vla_modelkit.checkpoint import INDEX, file_hash, weight_files, write_record
 
-COPIED = ("config.json", *tokenizer.FILES)
-
 
 def write(
     directory: Path,
@@ -40,18 +38,22 @@ def write(
     """
 
     def fill(draft: Path) -> None:
-        for name in COPIED:
+        for name in ("config.json", *tokenizer.FILES, INDEX):
             if (base.directory / name).is_file():
                 shutil.copyfile(base.directory / name, draft / name)
-        if (base.directory / INDEX).is_file():
-            shutil.copyfile(base.directory / INDEX, draft / INDEX)
         for path in weight_files(base.directory):
-            _weights(path, draft / path.name, trained, robot.embodiment.projector)
+            with safe_open(str(path), framework="pt", device="cpu") as stored:
+                tensors = {name: stored.get_tensor(name) for name in stored.keys()}  # noqa: SIM118
+            for name in tensors.keys() & trained.keys():
+                _insert(name, tensors, trained[name], robot.embodiment.projector)
+            save_file(tensors, str(draft / path.name), metadata={"format": "pt"})
+            (draft / path.name).chmod(0o644)  # as other files: a container may run as another user
         (draft / METADATA).parent.mkdir()
         metadata = {**base.metadata, robot.embodiment.tag: robot.metadata}
         (draft / METADATA).write_text(json.dumps(metadata, indent=1) + "\n", encoding="utf-8")
         embodiment.write(draft / embodiment.EMBODIMENT_FILE, robot.embodiment)
-        hashes = {path.relative_to(draft).as_posix(): file_hash(path) for path in _files(draft)}
+        files = (path for path in sorted(draft.rglob("*")) if path.is_file())
+        hashes = {path.relative_to(draft).as_posix(): file_hash(path) for path in files}
         eagle = {"eagle": base.overrides} if base.overrides else {}
         write_record(
             draft, f"finetuned-{directory.name}", provenance["settings_digest"], hashes, **eagle, finetuned=provenance
@@ -60,24 +62,12 @@ def write(
     return replace_directory(directory, fill)
 
 
-def _files(directory: Path) -> Iterable[Path]:
-    return (path for path in sorted(directory.rglob("*")) if path.is_file())
-
-
-def _weights(source: Path, target: Path, trained: Mapping[str, Tensor], robot: int) -> None:
-    with safe_open(str(source), framework="pt", device="cpu") as stored:
-        tensors = {name: _put(name, stored.get_tensor(name), trained, robot) for name in stored.keys()}  # noqa: SIM118
-        save_file(tensors, str(target), metadata={"format": "pt"})
-    target.chmod(0o644)  # as other files: a container may run as another user
-
-
-def _put(name: str, value: Tensor, trained: Mapping[str, Tensor], robot: int) -> Tensor:
-    if name not in trained:
-        return value
-    fresh = trained[name].to("cpu", value.dtype)
+def _insert(name: str, tensors: dict[str, Tensor], trained: Tensor, robot: int) -> None:
+    """Replace a tensor by its trained one; of those with a row per robot only that row."""
+    fresh = trained.to("cpu", tensors[name].dtype)
     if not torch.isfinite(fresh).all():
         raise ValueError(f"{name} is not finite after training; try a lower --learning-rate")
     if name.startswith(ROWS):
-        value[robot] = fresh[0]
-        return value
-    return fresh.contiguous()
+        tensors[name][robot] = fresh[0]
+    else:
+        tensors[name] = fresh.contiguous()

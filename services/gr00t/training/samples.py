@@ -10,42 +10,40 @@ Source: Isaac-GR00T at 4af2b622, gr00t/data/dataset.py and gr00t/data/transform/
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import Dataset
 
+from services.gr00t.data.needs import column_of
 from services.gr00t.processing.numbers import Channel
 from services.gr00t.processing.prompt import Prompts
 from services.gr00t.training import colours
-from services.gr00t.training.frames import Frames
-from services.gr00t.training.robot import KINDS, TrainingRobot, column_of, language_column, video_key
+from services.gr00t.training.robot import KINDS, TrainingRobot, language_column, video_key
 from vla_datasets import marks
+from vla_datasets.frames import Frames
 from vla_datasets.lerobot import LeRobotDataset
 from vla_datasets.statistics import as_rows
+from vla_modelkit.training.trainer import order
 
 TIME = 0.999  # the flow's time is (TIME - x) / TIME, x of a Beta(1.5, 1) distribution
 
 
 @dataclass(frozen=True)
 class TrainingEpisode:
-    """An episode's numbers in the network's units.
-
-    states float32 [T, n]; actions float32 [T + horizon - 1, m], padded as upstream does; prompts: of each step.
-    """
+    """An episode's numbers in the network's units."""
 
     index: int
-    states: np.ndarray
-    actions: np.ndarray
-    prompts: Sequence[str]
+    states: np.ndarray  # float32 [T, n]
+    actions: np.ndarray  # float32 [T + horizon - 1, m], padded as upstream does
+    prompts: Sequence[str]  # of each step
 
 
-@dataclass(frozen=True)
-class Batch:
+class Batch(NamedTuple):
     """B samples. images uint8 [B, V, S, S, 3]; ids [B, T] and their lengths [B]; state [B, 64]; actions and noise
     [B, H, 32]; times [B]."""
 
@@ -56,22 +54,6 @@ class Batch:
     actions: Tensor
     noise: Tensor
     times: Tensor
-
-    def to(self, device: torch.device) -> tuple[Tensor, ...]:
-        """Return the tensors on `device`, in their order."""
-        return tuple(var.to(device, non_blocking=True) for var in vars(self).values())
-
-
-def read_episodes(dataset: LeRobotDataset, robot: TrainingRobot, horizon: int) -> list[TrainingEpisode]:
-    """Return every episode's numbers. Raises ValueError for an episode that training cannot use."""
-    episodes = [
-        _episode(dataset, robot, episode.index, episode.length, horizon)
-        for episode in dataset.episodes
-        if episode.length
-    ]
-    if not episodes:
-        raise ValueError(f"data set {dataset.name} has no episode with a step; record one, or choose another data set")
-    return episodes
 
 
 def _episode(dataset: LeRobotDataset, robot: TrainingRobot, index: int, length: int, horizon: int) -> TrainingEpisode:
@@ -85,15 +67,22 @@ def _episode(dataset: LeRobotDataset, robot: TrainingRobot, index: int, length: 
         )
     states = [part.encode(_values(dataset, columns, "state", part, label)) for part in robot.layout.state]
     absolute = robot.metadata["modalities"]["action"]
-    actions = [
-        _padded(part, _values(dataset, columns, "action", part, label), absolute[part.name]["absolute"], horizon)
-        for part in robot.layout.action
-    ]
+    actions = []
+    for part in robot.layout.action:  # padded with the last one, or with zeros for relative actions
+        values = _values(dataset, columns, "action", part, label)
+        after = values[-1:] if absolute[part.name]["absolute"] else np.zeros_like(values[:1])
+        actions.append(part.encode(np.concatenate((values, np.repeat(after, horizon - 1, axis=0)))))
+    column = language_column(dataset, robot.embodiment.language)
+    numbers = columns.get(column)
+    if numbers is None:
+        raise ValueError(f"{label} has no column {column}, which has the instruction")
+    if unknown := {int(number) for number in numbers.reshape(-1)} - dataset.tasks.keys():
+        raise ValueError(f"{label}: {column} is {min(unknown)}, which {dataset.tasks_name} does not have")
     return TrainingEpisode(
         index,
         np.concatenate(states, -1, dtype=np.float32) if states else np.zeros((length, 0), np.float32),
         np.concatenate(actions, -1, dtype=np.float32),
-        _instructions(dataset, columns, robot, label),
+        [dataset.tasks[int(number)] for number in numbers.reshape(-1)],
     )
 
 
@@ -111,23 +100,6 @@ def _values(dataset: LeRobotDataset, columns: dict, kind: str, part: Channel, la
     return values
 
 
-def _padded(part: Channel, values: np.ndarray, absolute: bool, horizon: int) -> np.ndarray:
-    """Return encoded actions, padded by `horizon` - 1: with the last one, or with zeros for relative actions."""
-    after = values[-1:] if absolute else np.zeros_like(values[:1])
-    return part.encode(np.concatenate((values, np.repeat(after, horizon - 1, axis=0))))
-
-
-def _instructions(dataset: LeRobotDataset, columns: dict, robot: TrainingRobot, label: str) -> list[str]:
-    column = language_column(dataset, robot.embodiment.language)
-    numbers = columns.get(column)
-    if numbers is None:
-        raise ValueError(f"{label} has no column {column}, which has the instruction")
-    unknown = {int(number) for number in numbers.reshape(-1)} - dataset.tasks.keys()
-    if unknown:
-        raise ValueError(f"{label}: {column} is {min(unknown)}, which {dataset.tasks_name} does not have")
-    return [dataset.tasks[int(number)] for number in numbers.reshape(-1)]
-
-
 class Samples(Dataset):
     """Every step of a data set, in the order of a run: index 0 is the first sample of the first step."""
 
@@ -135,7 +107,13 @@ class Samples(Dataset):
         self, dataset: LeRobotDataset, robot: TrainingRobot, prompts: Prompts, head: object, side: int, seed: int
     ):
         self.dataset, self.robot, self.prompts, self.head, self.seed = dataset, robot, prompts, head, seed
-        self.episodes = read_episodes(dataset, robot, head.horizon)
+        self.episodes = [
+            _episode(dataset, robot, episode.index, episode.length, head.horizon)
+            for episode in dataset.episodes
+            if episode.length
+        ]
+        if not self.episodes:
+            raise ValueError(f"data set {dataset.name} has no episode with a step; record one, or choose another")
         empty = (episode.index for episode in self.episodes if not all(text.strip() for text in set(episode.prompts)))
         marks.require_instructions(dataset, empty)
         parts = [(kind, part.name) for kind in KINDS for part in getattr(robot.layout, kind)]
@@ -164,12 +142,6 @@ class Samples(Dataset):
         return images, self.prompts.ids(episode.prompts[step]), state, actions, noise, np.float32(time)
 
 
-@lru_cache(maxsize=2)
-def order(count: int, seed: int, epoch: int) -> np.ndarray:
-    """Return an epoch's order of the samples."""
-    return np.random.default_rng([seed, 2**32 + epoch]).permutation(count)
-
-
 def _wide(values: np.ndarray, width: int) -> np.ndarray:
     return np.pad(values, [*[(0, 0)] * (values.ndim - 1), (0, width - values.shape[-1])])
 
@@ -182,27 +154,3 @@ def collate(rows: Sequence[tuple]) -> Batch:
     for row, prompt in enumerate(prompts):
         ids[row, : len(prompt)] = torch.tensor(prompt)
     return Batch(torch.stack(images), ids, lengths, *(torch.from_numpy(np.stack(number)) for number in numbers))
-
-
-@dataclass(frozen=True)
-class BatchIndices:
-    """Sample indices of process `rank` of `world` in each step from `first` to `last`."""
-
-    first: int
-    last: int
-    batch: int
-    rank: int = 0
-    world: int = 1
-
-    def __iter__(self) -> Iterator[list[int]]:
-        for step in range(self.first, self.last):
-            start = (step * self.world + self.rank) * self.batch
-            yield list(range(start, start + self.batch))
-
-    def __len__(self) -> int:
-        return self.last - self.first
-
-
-def loader(samples: Samples, indices: BatchIndices, workers: int) -> DataLoader:
-    """Return the batches of a run."""
-    return DataLoader(samples, batch_sampler=indices, collate_fn=collate, num_workers=workers, pin_memory=workers > 0)

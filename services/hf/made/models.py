@@ -39,16 +39,14 @@ def make(kind: str, directory: Path, steps: int) -> None:
     sentences = list(texts.sentences())
     tokenizer = tokenizers.KINDS[kind](sentences)
     torch.manual_seed(0)
-    model = BUILD[kind](
-        vocab_size=len(tokenizer), pad_token_id=tokenizer.pad_token_id, eos_token_id=tokenizer.eos_token_id
-    )
+    special = {"pad_token_id": tokenizer.pad_token_id, "eos_token_id": tokenizer.eos_token_id}
+    model = BUILD[kind](vocab_size=len(tokenizer), **special)
     if steps and kind in PRETRAINING:
         rows = [{"input_ids": ids[:64]} for ids in tokenizer(sentences)["input_ids"]]
         masked = kind == "bert"
         collator = collate.Masked.of(tokenizer, seed=0) if masked else collate.Causal(tokenizer.pad_token_id)
-        loops.by_hand(
-            model, rows, collator, loops.Hyperparameters(steps=steps, batch_size=32, lr=3e-3, warmup_steps=steps // 10)
-        )
+        params = loops.Hyperparameters(steps, batch_size=32, lr=3e-3, warmup_steps=steps // 10)
+        loops.by_hand(model, rows, collator, params)
     model.save_pretrained(directory)
     tokenizer.save_pretrained(directory)
 

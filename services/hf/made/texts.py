@@ -67,9 +67,7 @@ TIMES = (("", ""), (" today", "오늘 "), (" every day", "매일 "), (" in the m
 
 def pair(draw: random.Random) -> Row:
     """Return an English sentence and its Korean translation, with the verb last and negation as its suffix."""
-    subject, verb, noun, adjective, time = (
-        draw.choice(options) for options in (SUBJECTS, VERBS, OBJECTS, ADJECTIVES, TIMES)
-    )
+    subject, verb, noun, adjective, time = (draw.choice(kind) for kind in (SUBJECTS, VERBS, OBJECTS, ADJECTIVES, TIMES))
     third, plain, stem = verb
     if draw.random() < NEGATED:
         predicate, korean_verb = f"does not {plain}", f"{stem}지 않는다"

@@ -28,9 +28,8 @@ def wordpiece(texts: Iterable[str], size: int = SIZE) -> PreTrainedTokenizerBase
     learner = tokenizers.Tokenizer(models.WordPiece(unk_token="[UNK]"))
     learner.normalizer = normalizers.BertNormalizer(lowercase=False)
     learner.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    learner.train_from_iterator(
-        texts, trainers.WordPieceTrainer(vocab_size=size, special_tokens=[*BERT_SPECIAL], show_progress=False)
-    )
+    trainer = trainers.WordPieceTrainer(vocab_size=size, special_tokens=[*BERT_SPECIAL], show_progress=False)
+    learner.train_from_iterator(texts, trainer)
     return BertTokenizer(vocab=learner.get_vocab(), do_lower_case=False)
 
 
@@ -39,22 +38,14 @@ def byte_bpe(texts: Iterable[str], size: int = SIZE) -> PreTrainedTokenizerBase:
     learner = tokenizers.Tokenizer(models.BPE())
     learner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     learner.decoder = decoders.ByteLevel()
-    alphabet = pre_tokenizers.ByteLevel.alphabet()  # all 256 bytes, including those that do not occur
-    learner.train_from_iterator(
-        texts,
-        trainers.BpeTrainer(
-            vocab_size=size, special_tokens=[*GPT_SPECIAL], initial_alphabet=alphabet, show_progress=False
-        ),
-    )
+    trainer = trainers.BpeTrainer(
+        vocab_size=size, special_tokens=[*GPT_SPECIAL], show_progress=False,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),  # all 256 bytes, including those that do not occur
+    )  # fmt: skip
+    learner.train_from_iterator(texts, trainer)
     merges = [tuple(merge) for merge in json.loads(learner.to_str())["model"]["merges"]]
-    return GPT2Tokenizer(
-        vocab=learner.get_vocab(),
-        merges=merges,
-        bos_token="</s>",
-        eos_token="</s>",
-        unk_token="</s>",
-        pad_token="<pad>",
-    )
+    special = {"bos_token": "</s>", "eos_token": "</s>", "unk_token": "</s>", "pad_token": "<pad>"}
+    return GPT2Tokenizer(vocab=learner.get_vocab(), merges=merges, **special)
 
 
 def unigram(texts: Iterable[str], size: int = SIZE) -> PreTrainedTokenizerBase:

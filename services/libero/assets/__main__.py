@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
 
 import tyro
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
 from services.libero.assets import official, plus, pro, resolve
 from services.libero.assets.official import DownloadError
 from services.libero.assets.sources import ensure_kit
-from services.libero.simulator import pro_objects
+from services.libero.simulator.pro import LIKE
 from vla_common import entrypoint
 from vla_common.volume import Volume
 
@@ -35,52 +34,33 @@ class AssetCommand:
     verify: bool = False  # hash every file again, even if it has not changed
 
 
-def print_line(text: str) -> None:
-    """Print and flush."""
-    print(text, flush=True)
-
-
 def main(command: AssetCommand) -> None:
     """Run one command and print the result. Raises ValueError or OSError."""
     volume = Volume(command.volume).root
+    report = partial(print, flush=True)
     if command.all and command.action != "official":
         raise ValueError(f"--all requires official, got {command.action}; the kit already has LIBERO-PRO's objects")
     if command.action == "kit":
         source = ensure_kit(volume)
     elif command.action == "official":
-        print_line(LICENCE)
-        _download(volume, command.threads)
+        report(LICENCE)
+        official.download(volume, command.threads, report)
         if command.all:
-            pro.download(volume, print_line)
+            pro.download(volume, report)
             try:
-                plus.fetch_levels(volume, print_line)
+                plus.fetch_levels(volume, report)
             except DownloadError as error:  # everything else works without the levels
-                print_line(str(error))
+                report(error)
         source = resolve("official", volume, reread=True)
     else:
         source = resolve(command.assets, volume, reread=command.verify)
     print(f"assets: {source.kind}\ndirectory: {source.path}\ndigest: {source.digest}")
-    if missing := pro.missing(source.path, pro_objects.LIKE):
-        count = f"{len(missing)} of its {len(pro_objects.LIKE)} objects"
+    if missing := pro.missing(source.path):
+        count = f"{len(missing)} of its {len(LIKE)} objects"
         print(f"LIBERO-PRO: {count} are missing; run `./lab assets libero --all` to download them")
     if command.action == "status":
         counts = ", ".join(f"{kind} {good} of {count}" for kind, (good, count) in plus.buildable(source.path).items())
         print(f"LIBERO-plus, tasks with all their files: {counts}")
-
-
-def _download(volume: Path, threads: int) -> None:
-    """Download the official files with a progress bar, or a line per 10 % without a terminal."""
-    columns = TextColumn("LIBERO assets"), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn()
-    with Progress(*columns, console=entrypoint.console(), disable=not sys.stdout.isatty()) as bar:
-        task = bar.add_task("assets", total=None)
-
-        def show(done: int, total: int, path: str) -> None:
-            bar.update(task, completed=done, total=total)
-            if not sys.stdout.isatty() and done * 10 // total > getattr(show, "tenth", -1):
-                show.tenth = done * 10 // total
-                print_line(f"{done / 1e6:.0f} of about {total / 1e6:.0f} MB")
-
-        official.download(volume, progress=show, threads=threads, report=print_line)
 
 
 if __name__ == "__main__":

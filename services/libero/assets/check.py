@@ -1,24 +1,10 @@
-"""Check an asset directory: build each LIBERO task, start it at an official init state and let it settle.
-
-`python -m services.libero.assets.check libero_goal libero_10 --assets kit`: about two seconds per task, no rendering.
-"""
+"""Check that a LIBERO task can be built from an asset directory, started at an official init state, and settles."""
 
 from __future__ import annotations
 
-import sys
-import tempfile
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Annotated
-
 import numpy as np
-import tyro
 
-from services.libero.assets import resolve
-from services.libero.benchmark import BENCHMARK
-from services.libero.simulator import runtime, suites
-from vla_common.volume import Volume
-from vla_evaluation import provenance
+from services.libero.simulator import suites
 
 WAIT_STEPS = 10  # objects fall a few centimetres, or rise out of the floor, before a policy acts
 IDLE_STEPS = 50
@@ -69,42 +55,3 @@ def _poses(env) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     data = domain.sim.data
     bodies = {name: domain.obj_body_id[name] for name in domain.objects_dict}
     return {n: (np.array(data.body_xpos[b]), np.array(data.body_xmat[b]).reshape(3, 3)) for n, b in bodies.items()}
-
-
-@dataclass
-class CheckCommand:
-    """Check an asset directory with the tasks of LIBERO's suites."""
-
-    suite: Annotated[tuple[str, ...], tyro.conf.Positional] = (
-        "libero_spatial",
-        "libero_object",
-        "libero_goal",
-        "libero_10",
-    )
-    assets: str | None = None  # a directory, "official" or "kit"; default as for an evaluation
-    episode: int = 0  # the init state to start from
-
-
-def main(command: CheckCommand) -> int:
-    """Return the number of tasks with problems, after printing one line per task."""
-    provenance.check_simulator(BENCHMARK, print)
-    source = resolve(command.assets, Volume().root)
-    print(f"assets: {source.kind}\ndirectory: {source.path}")
-    bad = 0
-    with tempfile.TemporaryDirectory() as work:
-        runtime.configure(source.path, Path(work), render="none")
-        from services.libero.simulator.env import LiberoEnv
-
-        env = LiberoEnv(source.path, cameras=())
-        for name in command.suite:
-            for task in suites.load_suite(name).tasks:
-                faults = problems(env, task, command.episode)
-                bad += bool(faults)
-                print(f"{name} {task.index:2d} {'; '.join(faults) or 'ok'}  {task.instruction}", flush=True)
-        env.close()
-    print(f"{bad} tasks with problems")
-    return bad
-
-
-if __name__ == "__main__":
-    sys.exit(min(main(tyro.cli(CheckCommand)), 1))

@@ -18,7 +18,6 @@ from pathlib import Path
 
 from services.libero.assets.staging import give_to_owner
 
-CHUNK = 1 << 18
 SETTLED_NS = 2_000_000_000
 CACHE_BYTES = 4 << 20  # longer files are not a cache of this module
 
@@ -39,16 +38,7 @@ def read_list(name: str) -> tuple[AssetFile, ...]:
     return tuple(AssetFile(path, sha1, int(size)) for sha1, size, path in rows)
 
 
-def git_sha1(path: Path) -> str:
-    """Return the git hash (hex) of a file. Raises OSError if it cannot be read."""
-    with path.open("rb") as stream:
-        total = hashlib.sha1(f"blob {os.fstat(stream.fileno()).st_size}\0".encode())
-        while piece := stream.read(CHUNK):
-            total.update(piece)
-    return total.hexdigest()
-
-
-def git_sha1_of(content: bytes) -> str:
+def git_sha1(content: bytes) -> str:
     """Return the git hash (hex) of these bytes."""
     return hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
 
@@ -87,40 +77,30 @@ def hashes(directory: Path, paths: Iterable[str], cache: Path | None = None, rer
             stamp = [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
             entry = cached.get(path)
             is_cached = isinstance(entry, list) and entry[:-1] == stamp and isinstance(entry[-1], str)
-            by_path[path] = entry[-1] if is_cached else git_sha1(directory / path)
+            by_path[path] = entry[-1] if is_cached else git_sha1((directory / path).read_bytes())
         except OSError:
             continue
         if time.time_ns() - max(stamp[1:3]) > SETTLED_NS:
             fresh[path] = [*stamp, by_path[path]]
     if cache is not None and fresh != cached:
-        _write_cache(cache, fresh)
+        try:
+            handle, name = tempfile.mkstemp(dir=cache.parent, prefix=f"{cache.name}.")
+            with open(handle, "w") as file:
+                json.dump(fresh, file)
+                os.fchmod(file.fileno(), 0o644)
+            give_to_owner(Path(name), cache.parent)
+            os.replace(name, cache)
+        except OSError:  # a read-only volume
+            pass
     return by_path
 
 
 def _read_cache(cache: Path) -> dict:
     """Return the cache; empty if it is missing or invalid."""
     try:
-        handle = os.open(cache, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        handle = os.open(cache, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)  # neither a link nor a pipe
         with open(handle, "rb") as file:
-            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                return {}
             cached = json.loads(file.read(CACHE_BYTES))
     except (OSError, ValueError, RecursionError):
         return {}
     return cached if isinstance(cached, dict) else {}
-
-
-def _write_cache(cache: Path, fresh: dict) -> None:
-    """Replace the cache atomically; on a read-only volume do nothing."""
-    try:
-        handle, name = tempfile.mkstemp(dir=cache.parent, prefix=f"{cache.name}.")
-    except OSError:
-        return
-    try:
-        with open(handle, "w") as file:
-            json.dump(fresh, file)
-            os.fchmod(file.fileno(), 0o644)
-        give_to_owner(Path(name), cache.parent)
-        os.replace(name, cache)
-    except OSError:
-        Path(name).unlink(missing_ok=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from services.libero.assets.official import DownloadError
@@ -38,17 +38,6 @@ def missing(directory: Path, tasks: Iterable[Task]) -> list[str]:
                 objects[category] for category in re.findall(r"-\s+(\w+)", text) if category in objects
             )
     return [name for name in names if not (directory / name).is_file()]
-
-
-def describe_missing(directory: Path, tasks: Sequence[Task], files: Sequence[str]) -> str:
-    """Return a message about tasks that need the missing `files`, with the alternatives."""
-    count = sum(bool(missing(directory, [task])) for task in tasks)
-    listing = ", ".join(files[:3]) + (", …" if files[3:] else "")
-    return (
-        f"{count} of {len(tasks)} tasks need {len(files)} LIBERO-plus files that are not in {directory} ({listing}); "
-        f"unpack the assets.zip of {ASSETS_URL} and use --assets DIR, or evaluate other tasks: the kinds camera, "
-        "robot, language and noise need no extra files, and `./lab assets status` counts the rest"
-    )
 
 
 def buildable(directory: Path) -> dict[str, tuple[int, int]]:

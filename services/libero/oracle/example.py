@@ -18,6 +18,7 @@ def example_state(cube_xy: tuple[float, float] = (0.0, 0.0), cube_yaw: float = 0
     body_pos = np.array([[0, 0, 0], table, cube, tray], dtype=np.float64)
     quat = np.tile([1.0, 0, 0, 0], (len(body_pos), 1))
     quat[2] = [np.cos(cube_yaw / 2), 0, 0, np.sin(cube_yaw / 2)]
+    none, no_quat, no_body = np.zeros((0, 3)), np.zeros((0, 4)), np.zeros(0, np.int32)
     return {
         "eef_pos": np.array([-0.1, 0.0, TABLE_TOP + 0.15]),
         "eef_rot": np.array([[0.0, 1, 0], [1, 0, 0], [0, 0, -1]]),
@@ -29,30 +30,24 @@ def example_state(cube_xy: tuple[float, float] = (0.0, 0.0), cube_yaw: float = 0
         "joint_pos": np.zeros(0),
         "contacts": np.array([[1, 2], [1, 3]], dtype=np.int32),
         "goal_done": [False],
-        "static": _static(),
-    }
-
-
-def _static() -> dict[str, Any]:
-    none, no_quat, no_body = np.zeros((0, 3)), np.zeros((0, 4)), np.zeros(0, np.int32)
-    return {
-        "instruction": "put the cube on the tray",
-        "goal": [["on", "cube_1", "tray_1"]],
-        "bodies": ["world", "table", "cube_1_main", "tray_1_main"],
-        "objects": {"cube_1": _movable("cube", 2), "tray_1": _movable("tray", 3)},
-        "regions": {},
-        "geoms": {
-            "body": np.array([1, 2, 3], dtype=np.int32),
-            "type": ["box", "box", "box"],
-            "size": np.array([[0.5, 0.6, 0.025], [0.02, 0.02, 0.02], [0.06, 0.06, 0.005]]),
-            "pos": np.zeros((3, 3)),
-            "quat_wxyz": np.tile([1.0, 0, 0, 0], (3, 1)),
+        "static": {
+            "instruction": "put the cube on the tray",
+            "goal": [["on", "cube_1", "tray_1"]],
+            "bodies": ["world", "table", "cube_1_main", "tray_1_main"],
+            "objects": {
+                name: {"category": name[:-2], "movable": True, "root": body, "bodies": [body], "ranges": {}}
+                for name, body in (("cube_1", 2), ("tray_1", 3))
+            },
+            "regions": {},
+            "geoms": {
+                "body": np.array([1, 2, 3], dtype=np.int32),
+                "type": ["box", "box", "box"],
+                "size": np.array([[0.5, 0.6, 0.025], [0.02, 0.02, 0.02], [0.06, 0.06, 0.005]]),
+                "pos": np.zeros((3, 3)),
+                "quat_wxyz": np.tile([1.0, 0, 0, 0], (3, 1)),
+            },
+            "sites": {"name": [], "body": no_body, "pos": none, "quat_wxyz": no_quat, "size": none},
+            "joints": {"name": [], "type": [], "body": no_body, "pos": none, "axis": none, "range": np.zeros((0, 2))},
+            "robot_base_pos": np.array([-0.66, 0.0, TABLE_TOP]),
         },
-        "sites": {"name": [], "body": no_body, "pos": none, "quat_wxyz": no_quat, "size": none},
-        "joints": {"name": [], "type": [], "body": no_body, "pos": none, "axis": none, "range": np.zeros((0, 2))},
-        "robot_base_pos": np.array([-0.66, 0.0, TABLE_TOP]),
     }
-
-
-def _movable(category: str, body: int) -> dict[str, Any]:
-    return {"category": category, "movable": True, "root": body, "bodies": [body], "ranges": {}}

@@ -13,20 +13,18 @@ from typing import NamedTuple
 
 import numpy as np
 
-from services.libero.oracle.arm import COMFORTABLE, FARTHEST, stretch
-from services.libero.oracle.motion import FINGERTIP, closing_axis, nearest_yaw, orientation
+from services.libero.oracle.motion import (
+    COMFORTABLE,
+    FARTHEST,
+    FINGERTIP,
+    closing_axis,
+    nearest_yaw,
+    orientation,
+    stretch,
+)
 from services.libero.oracle.placements import Placement
 from services.libero.oracle.scene import Pose, SceneState
-from services.libero.oracle.shapes import (
-    Boxes,
-    bounds,
-    boxes_of,
-    concatenate,
-    from_corners,
-    obstacles,
-    overlap,
-    solid_points,
-)
+from services.libero.oracle.shapes import Boxes, boxes_of, concatenate, from_corners, obstacles, overlap, solid_points
 
 # Panda hand in the frame of its grip site (x: closing, z: out of the fingers), from robosuite 1.4.0's collision meshes.
 PAD_GAP = 0.077  # between the open pads
@@ -54,14 +52,8 @@ MAX_CHECKED = 400  # candidates whose approach is checked,
 BATCH = 16  # so many at a time
 
 
-class GraspSampling(NamedTuple):
-    """How densely grasp candidates are sampled: every `yaw` rad of the hand, a slice every `slice` m."""
-
-    yaw: float
-    slice: float
-
-
-SAMPLINGS = (GraspSampling(np.pi / 9, 0.012), GraspSampling(np.pi / 18, 0.006))  # fine only where coarse finds nothing
+# rad between the sampled yaws, m between the slices; fine only where coarse finds nothing
+SAMPLINGS = ((np.pi / 9, 0.012), (np.pi / 18, 0.006))
 
 
 @dataclass(frozen=True)
@@ -74,10 +66,12 @@ class Grasp:
     cost: float
     local: np.ndarray  # [3] `pos` in the object's frame, to compare grasps after the object has moved
 
-    @property
-    def rot(self) -> np.ndarray:
-        """Hand rotation [3, 3]."""
-        return orientation(self.yaw)
+
+class Approach(NamedTuple):
+    """A vertical approach of the hand: its `shift` [3] from the grasp, and the obstacles around it."""
+
+    shift: np.ndarray
+    blocked: Boxes
 
 
 def find_grasp(
@@ -87,12 +81,16 @@ def find_grasp(
 
     If possible, the hand also fits at the `placement`, and with a margin around it.
     """
-    approaches = [_approach_at_object(scene, name)]
+    low, high = boxes_of(scene, name).bounds()
+    around = obstacles(scene, (low + high) / 2, float(np.max(high - low) / 2 + 0.15))
+    approaches = [Approach(np.zeros(3), around)]
     if placement is not None:
-        approaches.append(_approach_at_placement(scene, name, placement))
-    for sampling in SAMPLINGS:
-        candidates = [g for g in _candidates(scene, name, sampling) if all(differs(g, other) for other in avoid)]
-        candidates = sorted(candidates, key=lambda g: g.cost)[:MAX_CHECKED]
+        around = obstacles(scene, placement.pos, 0.2, exclude=(name, placement.support))
+        approaches.append(Approach(placement.pos - scene.pose(name).pos, around))
+    for yaw_step, slice_step in SAMPLINGS:
+        candidates = _candidates(scene, name, yaw_step, slice_step)
+        candidates = [grasp for grasp in candidates if all(differs(grasp, other) for other in avoid)]
+        candidates = sorted(candidates, key=lambda grasp: grasp.cost)[:MAX_CHECKED]
         for margin in MARGINS:
             for start in range(0, len(candidates), BATCH):
                 batch = candidates[start : start + BATCH]
@@ -100,23 +98,6 @@ def find_grasp(
                 if free.any():
                     return batch[int(np.argmax(free))]
     return find_grasp(scene, name, avoid) if placement is not None else None
-
-
-class Approach(NamedTuple):
-    """A vertical approach of the hand: its `shift` [3] from the grasp, and the obstacles around it."""
-
-    shift: np.ndarray
-    blocked: Boxes
-
-
-def _approach_at_object(scene: SceneState, name: str) -> Approach:
-    low, high = bounds(boxes_of(scene, name))
-    return Approach(np.zeros(3), obstacles(scene, (low + high) / 2, float(np.max(high - low) / 2 + 0.15)))
-
-
-def _approach_at_placement(scene: SceneState, name: str, placement: Placement) -> Approach:
-    around = obstacles(scene, placement.pos, 0.2, exclude=(name, placement.support))
-    return Approach(placement.pos - scene.pose(name).pos, around)
 
 
 def free_approaches(scene: SceneState, grasps: Sequence[Grasp], approach: Approach, margin: float) -> np.ndarray:
@@ -142,18 +123,23 @@ def differs(grasp: Grasp, other: Grasp) -> bool:
     return bool(np.linalg.norm(grasp.local - other.local) > 0.015 or turned > np.pi / 6)
 
 
-def _candidates(scene: SceneState, name: str, sampling: GraspSampling) -> Iterator[Grasp]:
-    """Yield grasps from above, ignoring obstacles."""
+def _candidates(scene: SceneState, name: str, yaw_step: float, slice_step: float) -> Iterator[Grasp]:
+    """Yield grasps from above, ignoring obstacles.
+
+    The cost grows with the distance from the object's middle, slant, width, turn of the hand and stretch of the arm.
+    """
     points, pose, base = solid_points(scene, name), scene.pose(name), scene.world.base_pos
     centre, levels = points.mean(axis=0), heights(points[:, 2].min(), points[:, 2].max())
     azimuth = np.arctan2(*(centre - base)[1::-1])
-    for yaw in yaws(boxes_of(scene, name), sampling.yaw):
+    for yaw in yaws(boxes_of(scene, name), yaw_step):
         yaw = nearest_yaw(yaw, azimuth)
-        for part in slices(points, yaw, sampling.slice):
+        for part in slices(points, yaw, slice_step):
             for pos, width, slant in _grips(part, levels):
+                lever, height = np.hypot(*(pos - centre)[:2]), abs((pos - centre)[2])
+                tight = max(0.0, width - 0.065)
+                cost = lever + 0.5 * height + slant + 0.5 * width + 4 * tight + 0.003 * abs(yaw - azimuth)
                 strain = max(0.0, stretch(pos + RAISED, base) - COMFORTABLE)
-                cost = _cost(width, slant, pos - centre, yaw - azimuth) + 2 * strain
-                yield Grasp(pos, yaw, width, cost, pose.inverse_apply(pos))
+                yield Grasp(pos, yaw, width, float(cost) + 2 * strain, pose.inverse_apply(pos))
 
 
 def yaws(boxes: Boxes, step: float) -> np.ndarray:
@@ -217,20 +203,9 @@ def heights(bottom: float, top: float) -> list[float]:
 
 def spans(u: np.ndarray) -> list[tuple[float, float]]:
     """Return the intervals (from, to) covered by points on a line, split at gaps of more than 1 cm."""
-    merged: list[list[float]] = []
-    for value in sorted(u.tolist()):
-        if merged and value - merged[-1][1] <= 0.010:
-            merged[-1][1] = value
-        else:
-            merged.append([value, value])
-    return [(start, end) for start, end in merged]
-
-
-def _cost(width: float, slant: float, offset: np.ndarray, turn: float) -> float:
-    """Return the cost of a grasp: distance from the object's middle, slant, width and turn of the hand."""
-    lever, height = np.hypot(*offset[:2]), abs(offset[2])
-    tight = max(0.0, width - 0.065)
-    return float(lever + 0.5 * height + slant + 0.5 * width + 4 * tight + 0.003 * abs(turn))
+    u = np.sort(u)
+    parts = np.split(u, np.flatnonzero(np.diff(u) > 0.010) + 1)
+    return [(float(part[0]), float(part[-1])) for part in parts if len(part)]
 
 
 def wedge_and_lean(u: np.ndarray, strip: np.ndarray) -> tuple[float, float]:
@@ -253,8 +228,5 @@ def taper(u: np.ndarray, z: np.ndarray) -> float:
 
 def _ends(u: np.ndarray, part: np.ndarray) -> dict[float, tuple[float, float]]:
     """Return the lowest and the highest `u` [n] of the points in each part; `part` [n] numbers the parts."""
-    ends: dict[float, tuple[float, float]] = {}
-    for value, key in zip(u.tolist(), part.tolist(), strict=True):
-        low, high = ends.get(key, (value, value))
-        ends[key] = (min(low, value), max(high, value))
-    return ends
+    groups = {key: u[part == key] for key in np.unique(part).tolist()}
+    return {key: (float(group.min()), float(group.max())) for key, group in groups.items()}

@@ -5,7 +5,6 @@ All raise ValueError naming the part. Sizes are bounded so that no state costs m
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -30,8 +29,7 @@ def numbers(table: Mapping[str, Any], name: str, *shape: int, limit: float = MAX
 
 def positions(table: Mapping[str, Any], name: str, *shape: int) -> np.ndarray:
     """Return positions in m, clipped to within `REACH` of the origin."""
-    array = numbers(table, name, *shape)
-    return array if not array.size or np.abs(array).max() <= REACH else np.clip(array, -REACH, REACH)
+    return np.clip(numbers(table, name, *shape), -REACH, REACH)
 
 
 def indices(table: Mapping[str, Any], name: str, below: int, *, columns: int | None = None, limit: int) -> np.ndarray:
@@ -45,18 +43,9 @@ def indices(table: Mapping[str, Any], name: str, below: int, *, columns: int | N
     return array
 
 
-def index(value: Any, below: int) -> int:
-    """Return an integer from 0 to `below` - 1."""
-    if type(value) is not int or not 0 <= value < below:
-        raise ValueError(f"index must be an integer from 0 to {below - 1}, got {value!r:.80}")
-    return value
-
-
-def number(value: Any) -> float:
-    """Return a finite number."""
-    if not isinstance(value, (int, float)) or not math.isfinite(value):
-        raise ValueError(f"expected a finite number, got {value!r:.80}")
-    return float(value)
+def bounds(value: Any) -> tuple[float, ...]:
+    """Return the numbers of a range."""
+    return tuple(numbers({"range": value}, "range", len(items(value, 8))).tolist())
 
 
 def text(value: Any) -> str:
@@ -74,16 +63,14 @@ def texts(value: Any, limit: int) -> tuple[str, ...]:
 def items(value: Any, limit: int) -> Sequence[Any]:
     """Return a list with at most `limit` members."""
     if not isinstance(value, (list, tuple)) or len(value) > limit:
-        actual = f"{len(value)} members" if isinstance(value, (list, tuple)) else f"a {type(value).__name__}"
-        raise ValueError(f"expected a list of at most {limit} members, got {actual}")
+        raise ValueError(f"expected a list of at most {limit} members, got a {type(value).__name__}")
     return value
 
 
 def table(value: Any, limit: int = MAX_NAMED) -> Mapping[str, Any]:
     """Return a mapping with at most `limit` entries, whose keys are texts."""
     if not isinstance(value, Mapping) or len(value) > limit:
-        actual = f"{len(value)} entries" if isinstance(value, Mapping) else f"a {type(value).__name__}"
-        raise ValueError(f"expected a mapping of at most {limit} names, got {actual}")
+        raise ValueError(f"expected a mapping of at most {limit} names, got a {type(value).__name__}")
     for name in value:
         text(name)
     return value

@@ -6,8 +6,6 @@ from collections.abc import Callable
 
 import numpy as np
 
-from services.libero.oracle import placements
-from services.libero.oracle.arm import within_reach
 from services.libero.oracle.grasp import PALM, Grasp, find_grasp
 from services.libero.oracle.motion import (
     CLOSE,
@@ -20,11 +18,11 @@ from services.libero.oracle.motion import (
     move_to,
     open_gripper,
     servo,
+    within_reach,
 )
-from services.libero.oracle.placements import UP, Placement
-from services.libero.oracle.rules import Rule
-from services.libero.oracle.scene import Goal, SceneState
-from services.libero.oracle.shapes import bounds, boxes_of, obstacles
+from services.libero.oracle.placements import Placement
+from services.libero.oracle.scene import UP, SceneState
+from services.libero.oracle.shapes import boxes_of, obstacles
 
 TRIES = 3  # grasps to try before the plan may switch to another goal
 HOVER = 0.06  # m above the grasp where the hand starts to descend
@@ -40,66 +38,45 @@ LOST = 0.05  # m that an object may shift in the hand before it counts as droppe
 PAUSE = 10  # steps to wait if there is no grasp: objects may still be moving
 STANDSTILL, PATIENCE = 0.01, 6  # m/s and steps: a hand slower than that for longer is stuck
 FALL_STEPS = 10  # for a dropped object to come to rest
+SLANTED = 0.9  # a region whose normal is less upright than this is on a slope
+UP_SLOPE = 0.035  # m from a slope's plate to the object's origin: LIBERO allows 0 to 0.1
+PRESS = 0.01  # m that the hand aims below the target on a slope: contact ends the motion
 
 
 def pick(scene: SceneState, name: str, placement: Placement | None = None) -> Skill:
     """Grasp an object and lift it a little, with up to three attempts; check the result with `holds`.
 
-    Grasps with which the hand fits at the `placement` are preferred.
+    Grasps with which the hand fits at the `placement` are preferred, and none that failed before in this episode is
+    used; if all have failed, they are forgotten.
     """
+    failed: list[Grasp] = scene.world.cache.setdefault(("failed grasps", name), [])
     for _ in range(TRIES):
-        grasp = choose_grasp(scene, name, placement)
+        grasp = find_grasp(scene, name, failed, placement)
         if grasp is None:
+            failed.clear()
             return (yield from hold(scene, PAUSE, gripper=OPEN))
-        scene = yield from grasp_at(scene, grasp)
+        above = grasp.pos + HOVER * UP
+        height = max(above[2], travel_height(scene, scene.eef.pos, above, 0.0))
+        rises = height > scene.eef.pos[2]
+        corner = np.append(scene.eef.pos[:2], height) if rises else np.append(above[:2], scene.eef.pos[2])
+        waypoints = [corner, np.append(above[:2], height), above]
+        waypoints = [within_reach(point, scene.world.base_pos) for point in waypoints]
+        scene = yield from follow(scene, waypoints, gripper=OPEN, yaw=grasp.yaw, tolerance=0.012)
+        scene = yield from move_to(scene, grasp.pos, gripper=OPEN, yaw=grasp.yaw, tolerance=0.004, timeout=25)
+        scene = yield from close_gripper(scene)
         before = scene.pose(name).pos[2]
         scene = yield from move_by(scene, LIFT * UP, gripper=CLOSE, tolerance=0.015, speed=LIFT_SPEED, timeout=16)
         if holds(scene, name) and scene.pose(name).pos[2] > before + RISEN:
             return scene
-        failed_grasps(scene, name).append(grasp)
+        failed.append(grasp)
         scene = yield from open_gripper(scene)
         scene = yield from move_by(scene, HOVER * UP, gripper=OPEN, tolerance=0.02)
     return scene
 
 
-def choose_grasp(scene: SceneState, name: str, placement: Placement | None) -> Grasp | None:
-    """Return the best grasp that has not failed in this episode and, if possible, fits the placement.
-
-    If all have failed, forget the failures and return None.
-    """
-    failed = failed_grasps(scene, name)
-    grasp = find_grasp(scene, name, failed, placement)
-    if grasp is None:
-        failed.clear()
-    return grasp
-
-
-def failed_grasps(scene: SceneState, name: str) -> list[Grasp]:
-    """Return the list of failed grasps of an object in this episode."""
-    return scene.world.cache.setdefault(("failed grasps", name), [])
-
-
-def grasp_at(scene: SceneState, grasp: Grasp) -> Skill:
-    """Move above the grasp, then straight down, and close."""
-    above = grasp.pos + HOVER * UP
-    height = max(above[2], travel_height(scene, scene.eef.pos, above, 0.0))
-    waypoints = [*rising_path(scene, np.append(above[:2], height)), above]
-    waypoints = [within_reach(point, scene.world.base_pos) for point in waypoints]
-    scene = yield from follow(scene, waypoints, gripper=OPEN, yaw=grasp.yaw, tolerance=0.012)
-    scene = yield from move_to(scene, grasp.pos, gripper=OPEN, yaw=grasp.yaw, tolerance=0.004, timeout=25)
-    return (yield from close_gripper(scene))
-
-
 def holds(scene: SceneState, name: str) -> bool:
     """Return whether the object is between the fingers."""
     return scene.touching(name, "gripper") and scene.gripper_gap > 0.0015
-
-
-def rising_path(scene: SceneState, end: np.ndarray) -> list[np.ndarray]:
-    """Return waypoints [3] from the hand to `end`: up first where `end` is higher, then across, then down."""
-    if end[2] <= scene.eef.pos[2]:
-        return [np.append(end[:2], scene.eef.pos[2]), end]
-    return [np.append(scene.eef.pos[:2], end[2]), end]
 
 
 def travel_height(
@@ -150,7 +127,7 @@ def carry_over(scene: SceneState, name: str, target: np.ndarray, height: float =
 
 def reach_below(scene: SceneState, name: str) -> float:
     """Return the extent (m) of a held object below the grip site."""
-    return float(scene.eef.pos[2] - bounds(boxes_of(scene, name))[0][2])
+    return float(scene.eef.pos[2] - boxes_of(scene, name).bounds()[0][2])
 
 
 def place(scene: SceneState, name: str, placement: Placement) -> Skill:
@@ -176,44 +153,46 @@ def lower(scene: SceneState, name: str, placement: Placement, timeout: int = 40)
     return scene
 
 
-def put_on_object(scene: SceneState, goal: Goal, attempt: int) -> Skill:
-    """Serve On(object, object)."""
-    return (yield from _put(scene, goal, placements.on_object))
-
-
-def put_on_region(scene: SceneState, goal: Goal, attempt: int) -> Skill:
-    """Serve On(object, region): a burner, the top of a cabinet, a part of the table."""
-    return (yield from _put(scene, goal, placements.in_region))
-
-
-def _put(scene: SceneState, goal: Goal, find: Callable[[SceneState, str, str], Placement]) -> Skill:
-    """Pick up the goal's object and place it; `find` computes the placement again once the object is held."""
-    name, target = goal.args
-    scene = yield from pick(scene, name, find(scene, name, target))
+def put(
+    scene: SceneState, name: str, target: str, find_placement: Callable[[SceneState, str, str], Placement]
+) -> Skill:
+    """Pick an object up and place it; the placement is computed again once the object is held."""
+    scene = yield from pick(scene, name, find_placement(scene, name, target))
     if holds(scene, name):
-        scene = yield from place(scene, name, find(scene, name, target))
+        scene = yield from place(scene, name, find_placement(scene, name, target))
     return scene
 
 
-def drop_into(scene: SceneState, goal: Goal, attempt: int) -> Skill:
-    """Serve In(object, region) of a container open at the top: drop the object from just above the rim."""
-    name, region = goal.args
+def drop_into(scene: SceneState, name: str, region: str) -> Skill:
+    """Drop an object from just above the rim of a container that is open at the top."""
     scene = yield from pick(scene, name)
     if not holds(scene, name):
         return scene
-    rim = bounds(boxes_of(scene, scene.world.regions[region].parent))[1][2]
-    middle = scene.site(region).pos + (scene.pose(name).pos - placements.middle_of(scene, name))
+    rim = boxes_of(scene, scene.world.regions[region].parent).bounds()[1][2]
+    low, high = boxes_of(scene, name).bounds()
+    middle = scene.site(region).pos + (scene.pose(name).pos - (low + high) / 2)
     scene = yield from carry_over(scene, name, middle, height=rim + reach_below(scene, name) + 0.01)
     scene = yield from open_gripper(scene)
     return (yield from hold(scene, FALL_STEPS, gripper=OPEN))
 
 
-def _in_region(scene: SceneState, goal: Goal) -> bool:
-    return goal.args[-1] in scene.world.regions
+def is_slanted(scene: SceneState, region: str) -> bool:
+    """Return whether a goal region lies on a slope, such as a wine rack; its normal points up from the stopper."""
+    return bool(scene.site(region).rot[2, 2] < SLANTED)
 
 
-RULES: tuple[Rule, ...] = (
-    Rule("put on region", lambda scene, goal: goal.name == "on" and _in_region(scene, goal), put_on_region),
-    Rule("put on object", lambda scene, goal: goal.name == "on", put_on_object),
-    Rule("put into region", lambda scene, goal: goal.name == "in" and _in_region(scene, goal), drop_into),
-)
+def put_on_slope(scene: SceneState, name: str, region: str) -> Skill:
+    """Lower an object upright onto a slanted shelf just above the stopper, on which it leans."""
+    scene = yield from pick(scene, name)
+    if not holds(scene, name):
+        return scene
+    site = scene.site(region)
+    target = site.pos + (scene.world.sites[region].size[2] + UP_SLOPE) * site.rot[:, 2]
+    below = reach_below(scene, name)
+    height = max(travel_height(scene, scene.eef.pos, target, below, carried=name), target[2] + below + HOVER)
+    scene = yield from carry(scene, name, scene.pose(name).pos + (height - scene.eef.pos[2]) * UP, tolerance=0.03)
+    scene = yield from carry(scene, name, np.append(target[:2], scene.pose(name).pos[2]), tolerance=0.012)
+    scene = yield from carry(scene, name, target - PRESS * UP, tolerance=0.004, timeout=30, speed=0.6)
+    scene = yield from hold(scene, 5, gripper=CLOSE)
+    scene = yield from open_gripper(scene)
+    return (yield from move_by(scene, HOVER * UP, gripper=OPEN, tolerance=0.02))

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import logging
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from services.libero.oracle import plan
 from services.libero.oracle.example import example_state
 from services.libero.oracle.motion import Skill
 from services.libero.oracle.scene import SceneState, World
-from vla_contract import ActionChunk, ContractError, InvalidObservation, Observation, Policy, PolicyInfo, UnknownSession
+from vla_contract import ActionChunk, InvalidObservation, Observation, Policy, PolicyInfo, UnknownSession
 from vla_contract.protocol.parts import GRIPPER_CLOSES, OSC_POSE
 
 log = logging.getLogger(__name__)
@@ -62,67 +61,41 @@ class OraclePolicy(Policy):
         return Observation({}, None, "put the cube on the tray", "example", 0, privileged=example_state())
 
     def _act_single(self, observation: Observation) -> ActionChunk | Exception:
-        """Return the action, or the error. A failed script cannot continue, so its episode is dropped."""
-        previous = self._episodes.pop(observation.session, None)
+        """Return the action, or the error. A failed script cannot continue, so its episode is dropped.
+
+        A state can consist of valid numbers and still be an impossible scene, which only the script detects: any error
+        becomes an InvalidObservation that names the source line.
+        """
+        session, step, state = observation.session, observation.step, observation.privileged
+        previous = self._episodes.pop(session, None)
+        if state is None:
+            return InvalidObservation("privileged is missing; the oracle needs the state from simulator/privileged.py")
+        if step == 0 and "static" not in state:
+            return InvalidObservation(
+                "privileged has no 'static'; step 0 needs privileged.observe(domain, static=True)"
+            )
         try:
-            starts = observation.step == 0
-            episode, chunk = self._start(observation) if starts else _continue(observation, previous)
-        except ContractError as error:  # returned, not raised: the rest of the batch is unaffected
-            return error
-        self._keep(observation.session, episode)
-        return chunk
-
-    def _start(self, observation: Observation) -> tuple[EpisodeState, ActionChunk]:
-        state = _privileged(observation)
-        if "static" not in state:
-            raise InvalidObservation("privileged has no 'static'; step 0 needs privileged.observe(domain, static=True)")
-        return guarded(self._first, observation, state)
-
-    def _first(self, observation: Observation, state: Mapping[str, Any]) -> tuple[EpisodeState, ActionChunk]:
-        world = World.from_static(state["static"])
-        scene = SceneState.from_state(world, state, observation.step)
-        for goal in plan.unserved(scene):
-            log.warning("session %r: no skill serves %r", observation.session, (goal.name, *goal.args))
-        script = self._solve(scene)
-        return EpisodeState(world, script, observation.step), ActionChunk(next(script)[None])
-
-    def _keep(self, session: str, episode: EpisodeState) -> None:
+            if step == 0:
+                world = World.from_static(state["static"])
+                scene = SceneState.from_state(world, state, step)
+                for goal in plan.unserved(scene):
+                    log.warning("session %r: no skill serves %r", session, (goal.name, *goal.args))
+                episode = EpisodeState(world, self._solve(scene), step)
+                action = next(episode.script)
+            elif previous is None or step <= previous.step:
+                return UnknownSession(
+                    f"unknown session {session!r} at step {step}; the oracle must see an episode from its step 0 on"
+                )
+            else:
+                episode = EpisodeState(previous.world, previous.script, step)
+                action = episode.script.send(SceneState.from_state(episode.world, state, step))
+        except Exception as error:
+            frame = traceback.extract_tb(error.__traceback__)[-1]
+            return InvalidObservation(
+                f"invalid privileged state ({type(error).__name__}: {str(error)[:300]}; {Path(frame.filename).name}, "
+                f"{frame.name}); send the state from simulator/privileged.py"
+            )
         self._episodes[session] = episode
         while len(self._episodes) > MAX_EPISODES:
             del self._episodes[next(iter(self._episodes))]  # active sessions are reinserted at the end
-
-
-def _continue(observation: Observation, episode: EpisodeState | None) -> tuple[EpisodeState, ActionChunk]:
-    if episode is None or observation.step <= episode.step:
-        raise UnknownSession(
-            f"unknown session {observation.session!r} at step {observation.step}; the oracle must see an episode "
-            "from step 0: start it again"
-        )
-    return guarded(_next, episode, _privileged(observation), observation.step)
-
-
-def _next(episode: EpisodeState, state: Mapping[str, Any], step: int) -> tuple[EpisodeState, ActionChunk]:
-    episode.step = step
-    return episode, ActionChunk(episode.script.send(SceneState.from_state(episode.world, state, step))[None])
-
-
-def _privileged(observation: Observation) -> Mapping[str, Any]:
-    if observation.privileged is None:
-        raise InvalidObservation("privileged is missing; the oracle needs the state from simulator/privileged.py")
-    return observation.privileged
-
-
-def guarded(run: Callable[..., Any], *arguments: Any) -> Any:
-    """Return `run(*arguments)`, which reads a state and advances the script; any error becomes an InvalidObservation.
-
-    A state can consist of valid numbers and still be an impossible scene, which only the script detects. The message
-    names the source line.
-    """
-    try:
-        return run(*arguments)
-    except Exception as error:
-        frame = traceback.extract_tb(error.__traceback__)[-1]
-        raise InvalidObservation(
-            f"invalid privileged state ({type(error).__name__}: {str(error)[:300]}; {Path(frame.filename).name}, "
-            f"{frame.name}); send the state from simulator/privileged.py"
-        ) from error
+        return ActionChunk(action[None])

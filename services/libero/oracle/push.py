@@ -6,10 +6,9 @@ from itertools import pairwise
 
 import numpy as np
 
-from services.libero.oracle.hand import UP, horizontal, leaning
-from services.libero.oracle.motion import FINGERTIP, OPEN, Skill, move_by, move_to, servo
+from services.libero.oracle.motion import FINGERTIP, OPEN, Skill, horizontal, leaning, move_by, move_to, servo
 from services.libero.oracle.parts import high, low, object_parts
-from services.libero.oracle.scene import SceneState
+from services.libero.oracle.scene import UP, SceneState
 
 CLEARANCE = 0.003  # m between the fingertips and the surface
 BEHIND = 0.018  # m behind the object's edge where the fingertips come down
@@ -32,12 +31,50 @@ def push_to(scene: SceneState, name: str, target: np.ndarray) -> Skill:
     return scene
 
 
+def _push_straight(scene: SceneState, name: str, target: np.ndarray) -> Skill:
+    """Comes down behind the object with the open fingers side by side, which cradle it, and pushes to `target` [2]."""
+    boxes = object_parts(scene, name)
+    centre = scene.pose(name).pos[:2]
+    away = horizontal(target - centre)
+    rot = leaning(away, LEAN_DOWN)
+    back = centre @ away[:2] - low(boxes, away) + BEHIND
+    start = np.append(centre, low(boxes, UP) + CLEARANCE) - back * away - FINGERTIP * rot[:, 2]
+    over = np.append(centre, start[2] + 2 * ABOVE) + 0.03 * away
+    scene = yield from move_to(scene, over, gripper=OPEN, rot=rot, tolerance=0.03, angle_tolerance=0.3)
+    scene = yield from move_to(scene, start + ABOVE * UP, gripper=OPEN, rot=rot, tolerance=0.015, timeout=40)
+    scene = yield from move_to(scene, start, gripper=OPEN, rot=rot, timeout=30)
+    for _ in range(120):
+        centre = scene.pose(name).pos[:2]
+        ahead = horizontal(target - centre)
+        offset = np.append(scene.eef.pos[:2] - centre, 0.0)
+        if np.linalg.norm(target - centre) < ARRIVAL_DISTANCE or offset @ ahead > 0:
+            break
+        sideways = offset - ahead * (offset @ ahead)
+        aim = scene.eef.pos + LEAD * ahead - STEER * sideways
+        aim[2] = start[2]
+        scene = yield servo(scene, aim, leaning(ahead, LEAN_PUSH, scene.eef.rot), OPEN)
+    scene = yield from move_by(scene, -0.04 * away, gripper=OPEN, timeout=12, tolerance=0.015)
+    return (yield from move_by(scene, ABOVE * UP, gripper=OPEN, timeout=15, tolerance=0.03))
+
+
 def route(scene: SceneState, name: str, target: np.ndarray) -> list[np.ndarray]:
     """Return the points [2] to push through: straight, or around one corner if that is less obstructed."""
     start = scene.pose(name).pos[:2]
     corners = [np.array([start[0], target[1]]), np.array([target[0], start[1]])]
     paths = [[target], *([corner, target] for corner in corners)]
-    return min(paths, key=lambda path: _obstruction(scene, name, [start, *path]) + 0.01 * len(path))
+    radius = radius_of(scene, name)
+    others = [other for other, thing in scene.world.objects.items() if thing.movable and other != name]
+
+    def cost(path: list[np.ndarray]) -> float:
+        """The overlap (m) with other movable objects, summed over them, and a little for every leg."""
+        total = 0.0
+        for other in others:
+            pos = scene.pose(other).pos[:2]
+            gap = min(_distance_to_segment(pos, a, b) for a, b in pairwise([start, *path]))
+            total += max(0.0, radius + radius_of(scene, other) - gap)
+        return total + 0.01 * len(path)
+
+    return min(paths, key=cost)
 
 
 def is_flat(scene: SceneState, name: str) -> bool:
@@ -54,49 +91,7 @@ def radius_of(scene: SceneState, name: str) -> float:
     return max(high(boxes, direction) - float(middle @ direction) for direction in directions)
 
 
-def _push_straight(scene: SceneState, name: str, target: np.ndarray) -> Skill:
-    """Comes down behind the object with the open fingers side by side, which cradle it, and pushes to `target` [2]."""
-    boxes = object_parts(scene, name)
-    centre = scene.pose(name).pos[:2]
-    away = horizontal(target - centre)
-    rot = leaning(away, LEAN_DOWN)
-    back = centre @ away[:2] - low(boxes, away) + BEHIND
-    start = np.append(centre, low(boxes, UP) + CLEARANCE) - back * away - FINGERTIP * rot[:, 2]
-    over = np.append(centre, start[2] + 2 * ABOVE) + 0.03 * away
-    scene = yield from move_to(scene, over, gripper=OPEN, rot=rot, tolerance=0.03, angle_tolerance=0.3)
-    scene = yield from move_to(scene, start + ABOVE * UP, gripper=OPEN, rot=rot, tolerance=0.015, timeout=40)
-    scene = yield from move_to(scene, start, gripper=OPEN, rot=rot, timeout=30)
-    scene = yield from _follow(scene, name, target, start[2])
-    scene = yield from move_by(scene, -0.04 * away, gripper=OPEN, timeout=12, tolerance=0.015)
-    return (yield from move_by(scene, ABOVE * UP, gripper=OPEN, timeout=15, tolerance=0.03))
-
-
-def _follow(scene: SceneState, name: str, target: np.ndarray, height: float) -> Skill:
-    for _ in range(120):
-        centre = scene.pose(name).pos[:2]
-        away = horizontal(target - centre)
-        offset = np.append(scene.eef.pos[:2] - centre, 0.0)
-        if np.linalg.norm(target - centre) < ARRIVAL_DISTANCE or offset @ away > 0:
-            break
-        sideways = offset - away * (offset @ away)
-        aim = scene.eef.pos + LEAD * away - STEER * sideways
-        aim[2] = height
-        scene = yield servo(scene, aim, leaning(away, LEAN_PUSH, scene.eef.rot), OPEN)
-    return scene
-
-
-def _obstruction(scene: SceneState, name: str, path: list[np.ndarray]) -> float:
-    """Return the overlap (m) with other movable objects along the path, summed over them."""
-    radius = radius_of(scene, name)
-    total = 0.0
-    for other, thing in scene.world.objects.items():
-        if thing.movable and other != name:
-            gap = min(_to_segment(scene.pose(other).pos[:2], a, b) for a, b in pairwise(path))
-            total += max(0.0, radius + radius_of(scene, other) - gap)
-    return total
-
-
-def _to_segment(point: np.ndarray, start: np.ndarray, end: np.ndarray) -> float:
+def _distance_to_segment(point: np.ndarray, start: np.ndarray, end: np.ndarray) -> float:
     along = end - start
     part = np.clip((point - start) @ along / max(along @ along, 1e-12), 0.0, 1.0)
     return float(np.linalg.norm(point - start - part * along))

@@ -17,6 +17,7 @@ from services.libero.oracle import parsing
 
 GRIPPER_BODIES = "gripper0_"
 UNIT = 1.001  # the largest number in a rotation, with room for rounding
+UP = np.array([0.0, 0.0, 1.0])
 
 
 class Pose(NamedTuple):
@@ -46,10 +47,8 @@ class Goal(NamedTuple):
 
 @dataclass(frozen=True)
 class SceneObject:
-    """A movable object or a fixture: category, root body and all bodies (indices), LIBERO's ranges of its joints."""
+    """A movable object or a fixture: root body and all bodies (indices), LIBERO's ranges of its joints."""
 
-    name: str
-    category: str
     movable: bool
     root: int
     bodies: tuple[int, ...]
@@ -73,7 +72,6 @@ class Joint:
 class GoalSite:
     """A MuJoCo site; a goal region is a box of half extents `size` [3]."""
 
-    name: str
     body: int
     local: Pose
     size: np.ndarray
@@ -93,7 +91,6 @@ class Geom:
 class Region:
     """A goal region: the object it belongs to ("" for the table) and the joints that move it."""
 
-    name: str
     parent: str
     joints: tuple[str, ...]
 
@@ -102,7 +99,6 @@ class Region:
 class World:
     """Everything that is constant within an episode."""
 
-    instruction: str
     goals: tuple[Goal, ...]
     bodies: tuple[str, ...]
     objects: Mapping[str, SceneObject]
@@ -117,16 +113,19 @@ class World:
     def from_static(cls, static: Mapping[str, Any]) -> World:
         """Return the world that `privileged.describe` sent. Raises ValueError or KeyError for an invalid part."""
         bodies = parsing.texts(static["bodies"], parsing.MAX_BODIES)
-        count, goals = len(bodies), parsing.items(static["goal"], parsing.MAX_GOALS)
+        goals = [parsing.texts(goal, 8) for goal in parsing.items(static["goal"], parsing.MAX_GOALS)]
+        regions = {
+            name: Region(parsing.text(region["parent"]), parsing.texts(region["joints"], parsing.MAX_NAMED))
+            for name, region in parsing.table(static["regions"]).items()
+        }
         return cls(
-            instruction=parsing.text(static["instruction"]),
-            goals=tuple(Goal(name.lower(), tuple(args)) for name, *args in (parsing.texts(p, 8) for p in goals)),
+            goals=tuple(Goal(name.lower(), tuple(args)) for name, *args in goals),
             bodies=bodies,
-            objects={name: _object(name, raw, count) for name, raw in parsing.table(static["objects"]).items()},
-            regions={name: _region(name, region) for name, region in parsing.table(static["regions"]).items()},
-            joints=_joints(static["joints"], count),
-            sites=_sites(static["sites"], count),
-            geoms=_geoms(static["geoms"], count),
+            objects={name: _object(raw, len(bodies)) for name, raw in parsing.table(static["objects"]).items()},
+            regions=regions,
+            joints=_joints(static["joints"], len(bodies)),
+            sites=_sites(static["sites"], len(bodies)),
+            geoms=_geoms(static["geoms"], len(bodies)),
             base_pos=parsing.positions(static, "robot_base_pos", 3),
         )
 
@@ -152,7 +151,6 @@ class SceneState:
     eef: Pose  # grip site between the fingertips; x: closing axis, z: out of the fingers
     eef_vel: np.ndarray  # [6] linear m/s, angular rad/s
     gripper_gap: float  # m between the finger pads, 0 (closed) to 0.08
-    robot_qpos: np.ndarray  # [7] rad
     body_pos: np.ndarray  # [nb, 3]
     body_rot: np.ndarray  # [nb, 3, 3]
     joint_pos: np.ndarray  # [nj] m or rad
@@ -163,18 +161,20 @@ class SceneState:
     def from_state(cls, world: World, state: Mapping[str, Any], step: int) -> SceneState:
         """Return the scene that `privileged.observe` sent. Raises ValueError or KeyError for an invalid part."""
         count = len(world.bodies)
+        done = parsing.items(state.get("goal_done", [False] * len(world.goals)), parsing.MAX_GOALS)
+        if len(done) != len(world.goals):
+            raise ValueError(f"goal_done must have {len(world.goals)} members, one per goal, got {len(done)}")
         return cls(
             world=world,
             step=step,
             eef=Pose(parsing.positions(state, "eef_pos", 3), parsing.numbers(state, "eef_rot", 3, 3, limit=UNIT)),
             eef_vel=parsing.numbers(state, "eef_vel", 6),
             gripper_gap=float(np.abs(parsing.numbers(state, "gripper_qpos", 2)).sum()),
-            robot_qpos=parsing.numbers(state, "robot_qpos", 7),
             body_pos=parsing.positions(state, "body_pos", count, 3),
             body_rot=rotations(parsing.numbers(state, "body_quat_wxyz", count, 4, limit=UNIT)),
             joint_pos=parsing.numbers(state, "joint_pos", len(world.joints)),
             contacts=parsing.indices(state, "contacts", count, columns=2, limit=parsing.MAX_CONTACTS),
-            goal_done=_goal_done(state, world),
+            goal_done=tuple(bool(value) for value in done),
         )
 
     def pose(self, name: str) -> Pose:
@@ -190,19 +190,16 @@ class SceneState:
         site = self.world.sites[name]
         return self.body_pose(site.body) @ site.local
 
-    def joint(self, name: str) -> float:
+    def joint(self, joint: Joint) -> float:
         """Return the position of a drawer, door or knob joint, m or rad."""
-        return float(self.joint_pos[self.world.joints[name].index])
+        return float(self.joint_pos[joint.index])
 
-    def joint_axis(self, name: str) -> Pose:
-        """Return a joint's anchor point as `pos` and, as the columns of `rot`, its body's axes; see `axis_of`."""
-        joint = self.world.joints[name]
-        pose = self.body_pose(joint.body)
-        return Pose(pose.apply(joint.pos), pose.rot)
+    def anchor(self, joint: Joint) -> np.ndarray:
+        """Return a point [3] on a joint's axis."""
+        return self.body_pose(joint.body).apply(joint.pos)
 
-    def axis_of(self, name: str) -> np.ndarray:
+    def axis(self, joint: Joint) -> np.ndarray:
         """Return the unit vector [3] along which a joint slides or around which it turns."""
-        joint = self.world.joints[name]
         return self.body_rot[joint.body] @ joint.axis
 
     def touching(self, first: str, second: str) -> bool:
@@ -210,11 +207,6 @@ class SceneState:
         owner = self.world.owner
         pairs = {(owner[a], owner[b]) for a, b in self.contacts.tolist()}
         return (first, second) in pairs or (second, first) in pairs
-
-    @property
-    def done(self) -> bool:
-        """Whether every goal predicate holds."""
-        return all(self.goal_done)
 
 
 def rotations(quat_wxyz: np.ndarray) -> np.ndarray:
@@ -230,60 +222,37 @@ def rotations(quat_wxyz: np.ndarray) -> np.ndarray:
     ).reshape(-1, 3, 3)  # fmt: skip
 
 
-def _goal_done(state: Mapping[str, Any], world: World) -> tuple[bool, ...]:
-    done = parsing.items(state.get("goal_done", [False] * len(world.goals)), parsing.MAX_GOALS)
-    if len(done) != len(world.goals):
-        raise ValueError(f"goal_done must have {len(world.goals)} members, one per goal, got {len(done)}")
-    return tuple(bool(value) for value in done)
-
-
-def _object(name: str, raw: Mapping[str, Any], count: int) -> SceneObject:
-    bodies = tuple(parsing.index(body, count) for body in parsing.items(raw["bodies"], count))
-    ranges = {key: _range(value) for key, value in parsing.table(raw["ranges"], 32).items()}
-    return SceneObject(
-        name, parsing.text(raw["category"]), bool(raw["movable"]), parsing.index(raw["root"], count), bodies, ranges
-    )
-
-
-def _range(value: Any) -> tuple[float, ...]:
-    return tuple(parsing.number(bound) for bound in parsing.items(value, 8))
-
-
-def _region(name: str, raw: Mapping[str, Any]) -> Region:
-    return Region(name, parsing.text(raw["parent"]), parsing.texts(raw["joints"], parsing.MAX_NAMED))
+def _object(raw: Mapping[str, Any], count: int) -> SceneObject:
+    bodies = tuple(parsing.indices(raw, "bodies", count, limit=count).tolist())
+    if type(raw["root"]) is not int or raw["root"] not in bodies:
+        raise ValueError(f"root must be one of the object's bodies, got {raw['root']!r:.80}")
+    ranges = {key: parsing.bounds(value) for key, value in parsing.table(raw["ranges"], 32).items()}
+    return SceneObject(bool(raw["movable"]), raw["root"], bodies, ranges)
 
 
 def _joints(raw: Mapping[str, Any], count: int) -> dict[str, Joint]:
-    names, body = _named(raw, count, "name", parsing.MAX_NAMED)
-    kinds, n = parsing.texts(raw["type"], parsing.MAX_NAMED), len(names)
+    names, types = (parsing.texts(raw[column], parsing.MAX_NAMED) for column in ("name", "type"))
+    body, n = parsing.indices(raw, "body", count, limit=parsing.MAX_NAMED), len(names)
     pos, axis = parsing.positions(raw, "pos", n, 3), parsing.numbers(raw, "axis", n, 3, limit=UNIT)
-    rows = zip(names, kinds, body, pos, axis, parsing.numbers(raw, "range", n, 2), strict=True)
-    return {
-        name: Joint(name, i, kind, int(body), pos, axis, (float(low), float(high)))
-        for i, (name, kind, body, pos, axis, (low, high)) in enumerate(rows)
-    }
+    columns = zip(names, range(n), types, body.tolist(), pos, axis, strict=True)
+    ranges = parsing.numbers(raw, "range", n, 2).tolist()
+    return {row[0]: Joint(*row, (low, high)) for row, (low, high) in zip(columns, ranges, strict=True)}
 
 
 def _sites(raw: Mapping[str, Any], count: int) -> dict[str, GoalSite]:
-    names, body = _named(raw, count, "name", parsing.MAX_SHAPES)
-    size, pos, rot = _shapes(raw, len(names))
-    rows = zip(names, body, pos, rot, size, strict=True)
-    return {name: GoalSite(name, int(body), Pose(pos, rot), size) for name, body, pos, rot, size in rows}
+    names, rows = parsing.texts(raw["name"], parsing.MAX_SHAPES), _shapes(raw, count)
+    return {name: GoalSite(body, pose, size) for name, (body, pose, size) in zip(names, rows, strict=True)}
 
 
 def _geoms(raw: Mapping[str, Any], count: int) -> tuple[Geom, ...]:
-    kinds, body = _named(raw, count, "type", parsing.MAX_SHAPES)
-    size, pos, rot = _shapes(raw, len(kinds))
-    rows = zip(body, kinds, size, pos, rot, strict=True)
-    return tuple(Geom(int(body), kind, size, Pose(pos, rot)) for body, kind, size, pos, rot in rows)
+    types, rows = parsing.texts(raw["type"], parsing.MAX_SHAPES), _shapes(raw, count)
+    return tuple(Geom(body, kind, size, pose) for kind, (body, pose, size) in zip(types, rows, strict=True))
 
 
-def _named(raw: Mapping[str, Any], count: int, column: str, limit: int) -> tuple[tuple[str, ...], np.ndarray]:
-    """Return a column of texts and the bodies that its rows belong to."""
-    return parsing.texts(raw[column], limit), parsing.indices(raw, "body", count, limit=limit)
-
-
-def _shapes(raw: Mapping[str, Any], n: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return sizes [n, 3] m, positions [n, 3] and rotations [n, 3, 3]."""
+def _shapes(raw: Mapping[str, Any], count: int) -> list[tuple[int, Pose, np.ndarray]]:
+    """Return body, pose and size [3] m of every shape in a table."""
+    body = parsing.indices(raw, "body", count, limit=parsing.MAX_SHAPES)
+    n = len(body)
     rot = rotations(parsing.numbers(raw, "quat_wxyz", n, 4, limit=UNIT))
-    return parsing.numbers(raw, "size", n, 3, limit=parsing.REACH), parsing.positions(raw, "pos", n, 3), rot
+    pos, size = parsing.positions(raw, "pos", n, 3), parsing.numbers(raw, "size", n, 3, limit=parsing.REACH)
+    return [(b, Pose(p, r), s) for b, p, r, s in zip(body.tolist(), pos, rot, size, strict=True)]

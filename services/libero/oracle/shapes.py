@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from services.libero.oracle.scene import Geom, Pose, SceneState, World
+from services.libero.oracle.scene import Geom, Pose, SceneState
 
 FLOOR_THICKNESS = 0.5  # a plane becomes a box this thick below itself
 POINT_SPACING = 0.004
@@ -30,9 +30,18 @@ class Boxes(NamedTuple):
         """Return half extents [n, 3] of the boxes' axis-aligned bounds."""
         return np.einsum("nij,nj->ni", np.abs(self.rot), self.half)
 
+    def bounds(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return the lowest and the highest corner [3] of the axis-aligned bounds of all boxes."""
+        reach = self.reach()
+        return (self.pos - reach).min(axis=0), (self.pos + reach).max(axis=0)
+
     def transformed(self, pose: Pose) -> Boxes:
         """Return the boxes transformed by a pose: local -> world."""
         return Boxes(pose.apply(self.pos), pose.rot @ self.rot, self.half)
+
+    def moved(self, shift: np.ndarray, margin: float = 0.0) -> Boxes:
+        """Return the boxes moved by `shift` [3] and wider by `margin` on all sides."""
+        return Boxes(self.pos + shift, self.rot, self.half + margin)
 
 
 def from_corners(*corners: tuple[Sequence[float], Sequence[float]]) -> Boxes:
@@ -43,16 +52,17 @@ def from_corners(*corners: tuple[Sequence[float], Sequence[float]]) -> Boxes:
 
 def concatenate(parts: Iterable[Boxes]) -> Boxes:
     """Return all boxes of several sets as one set."""
-    parts = [p for p in parts if len(p.pos)]
-    if not parts:
-        return Boxes(np.zeros((0, 3)), np.zeros((0, 3, 3)), np.zeros((0, 3)))
-    return Boxes(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+    empty = Boxes(np.zeros((0, 3)), np.zeros((0, 3, 3)), np.zeros((0, 3)))
+    return Boxes(*(np.concatenate(column) for column in zip(empty, *parts, strict=True)))
 
 
 def boxes_of(scene: SceneState, name: str) -> Boxes:
     """Return the world boxes around the collision shapes of an object; "" is the room: table, floor, walls."""
-    geoms, local = _local_boxes(scene.world, name)
-    bodies = [g.body for g in geoms]
+    world, key = scene.world, ("boxes", name)
+    if key not in world.cache:
+        geoms = world.geoms_of(name) if name else [g for g in world.geoms if not world.owner[g.body]]
+        world.cache[key] = [g.body for g in geoms], concatenate(box_around(g) for g in geoms)
+    bodies, local = world.cache[key]
     pos, rot = scene.body_pos[bodies], scene.body_rot[bodies]
     return Boxes(np.einsum("nij,nj->ni", rot, local.pos) + pos, rot @ local.rot, local.half)
 
@@ -63,12 +73,6 @@ def obstacles(scene: SceneState, around: np.ndarray, radius: float, exclude: Ite
     everything = concatenate(boxes_of(scene, name) for name in ("", *scene.world.objects) if name not in skipped)
     gap = np.abs(everything.pos - around) - everything.reach()
     return everything.select(np.all(gap[:, :2] < radius, axis=1))
-
-
-def bounds(boxes: Boxes) -> tuple[np.ndarray, np.ndarray]:
-    """Return the lowest and the highest corner [3] of the axis-aligned bounds of all boxes."""
-    reach = boxes.reach()
-    return (boxes.pos - reach).min(axis=0), (boxes.pos + reach).max(axis=0)
 
 
 def overlap(first: Boxes, second: Boxes) -> np.ndarray:
@@ -103,21 +107,25 @@ def intersect(first: Boxes, second: Boxes) -> np.ndarray:
 def solid_points(scene: SceneState, name: str) -> np.ndarray:
     """Return world points [n, 3] that fill the collision shapes of an object, about 4 mm apart.
 
-    Raises ValueError if the object is larger than `LARGEST` in some direction.
+    Raises ValueError if the object has no shapes, needs more than `MAX_POINTS` points or is larger than `LARGEST` in
+    some direction.
     """
-    points, bodies = _local_points(scene.world, name)
+    key = ("points", name)
+    if key not in scene.world.cache:
+        geoms = scene.world.geoms_of(name)
+        count = sum(float(np.prod(2 * np.abs(box_around(geom).half[0]) / POINT_SPACING + 2)) for geom in geoms)
+        if not geoms or count > MAX_POINTS:
+            raise ValueError(
+                f"object {name!r} has {len(geoms)} shapes with {count:.0f} points; expected 1 to {MAX_POINTS} points"
+            )
+        parts = [_fill(geom) for geom in geoms]
+        bodies = np.repeat([geom.body for geom in geoms], [len(part) for part in parts])
+        scene.world.cache[key] = np.concatenate(parts), bodies
+    points, bodies = scene.world.cache[key]
     placed = np.einsum("nij,nj->ni", scene.body_rot[bodies], points) + scene.body_pos[bodies]
     if (extent := float(np.ptp(placed, axis=0).max())) > LARGEST:
         raise ValueError(f"object {name!r} must be at most {LARGEST:g} m large to be grasped, got {extent:.1f} m")
     return placed
-
-
-def _local_boxes(world: World, name: str) -> tuple[list[Geom], Boxes]:
-    key = ("boxes", name)
-    if key not in world.cache:
-        geoms = world.geoms_of(name) if name else [g for g in world.geoms if not world.owner[g.body]]
-        world.cache[key] = (geoms, concatenate(box_around(g) for g in geoms))
-    return world.cache[key]
 
 
 def box_around(geom: Geom) -> Boxes:
@@ -135,25 +143,6 @@ def box_around(geom: Geom) -> Boxes:
     else:  # box, ellipsoid
         half = np.array(size)
     return Boxes(pose.pos[None], pose.rot[None], half[None])
-
-
-def _local_points(world: World, name: str) -> tuple[np.ndarray, np.ndarray]:
-    key = ("points", name)
-    if key not in world.cache:
-        parts = [_fill(geom) for geom in _graspable(world.geoms_of(name), name)]
-        bodies = np.repeat([g.body for g in world.geoms_of(name)], [len(p) for p in parts])
-        world.cache[key] = (np.concatenate(parts), bodies)
-    return world.cache[key]
-
-
-def _graspable(geoms: list[Geom], name: str) -> list[Geom]:
-    """Return the shapes. Raises ValueError if there are none or they need more than `MAX_POINTS` points."""
-    points = sum(float(np.prod(2 * np.abs(box_around(geom).half[0]) / POINT_SPACING + 2)) for geom in geoms)
-    if not geoms or points > MAX_POINTS:
-        raise ValueError(
-            f"object {name!r} has {len(geoms)} shapes with {points:.0f} points; expected 1 to {MAX_POINTS} points"
-        )
-    return geoms
 
 
 def _fill(geom: Geom) -> np.ndarray:

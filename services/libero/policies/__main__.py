@@ -66,17 +66,13 @@ class Replay(ServiceSettings):
 
         if not self.run:
             raise ValueError("no run to replay; set VLALAB_REPLAY_RUN to a run listed by `./lab runs`")
-        return ReplayPolicy(self._directory(), self.horizon, lock_hash())
-
-    def _directory(self) -> Path:
         runs = Volume().path("runs")
-        for directory in (Path(self.run), runs / self.run):
-            if directory.is_dir():
-                return directory
+        directories = [path for path in (Path(self.run), runs / self.run) if path.is_dir()]
         try:
-            return find_run(runs, self.run)
+            directory = directories[0] if directories else find_run(runs, self.run)
         except RunUnusable as error:
             raise ValueError(str(error)) from error
+        return ReplayPolicy(directory, self.horizon, lock_hash())
 
 
 Program = (

@@ -70,12 +70,16 @@ class ReplayPolicy(Policy):
         return [self._chunk(observation) for observation in observations]
 
     def _chunk(self, observation: Observation) -> ActionChunk | Exception:
+        """Return the recorded actions; after the end no movement and the last gripper command."""
         try:
             actions = self._recording(observation)
         except InvalidObservation as error:
             return error
         chunk = actions[observation.step : observation.step + self.horizon]
-        return ActionChunk(chunk if len(chunk) else hold_still(actions))
+        if not len(chunk):
+            chunk = np.zeros((1, 7), dtype=np.float32)
+            chunk[0, 6] = actions[-1, 6] if len(actions) else -1.0
+        return ActionChunk(chunk)
 
     def _recording(self, observation: Observation) -> np.ndarray:
         key = episode_of(observation.session)
@@ -83,29 +87,21 @@ class ReplayPolicy(Policy):
             raise InvalidObservation(
                 f"session {observation.session!r} is not of the form <run>.<task>.<episode>.<attempt>.<lease>"
             )
-        if key not in self._actions:
-            self._actions[key] = self._load(*key)
-        expected = load_suite(self.suite).tasks[key[0]].instruction
-        if observation.instruction != expected:
-            raise InvalidObservation(
-                f"instruction {observation.instruction!r} differs from {expected!r}, that of task {key[0]} of "
-                f"{self.suite}; replay a run of the same suite"
-            )
-        return self._actions[key]
-
-    def _load(self, task: int, episode: int) -> np.ndarray:
+        task, episode = key
         path = self.run / "episodes" / f"{task:02d}-{episode:02d}.npz"
         if not path.is_file():
-            have = ", ".join(f"{t}-{e}" for t, e in self.recorded()[:20])
+            recorded = ", ".join(f"{t}-{e}" for t, e in self.recorded()[:20])
             raise InvalidObservation(
-                f"run {self.run.name} has no recording of task {task}, episode {episode}; it has (task-episode) {have}"
+                f"run {self.run.name} has no recording of task {task}, episode {episode}; it has (task-episode) "
+                f"{recorded}"
             )
-        with np.load(path, allow_pickle=False) as recording:
-            return recording["actions"].astype(np.float32)
-
-
-def hold_still(actions: np.ndarray) -> np.ndarray:
-    """Return the action [1, 7] after the end of a recording: no movement, the last gripper command."""
-    still = np.zeros((1, 7), dtype=np.float32)
-    still[0, 6] = actions[-1, 6] if len(actions) else -1.0
-    return still
+        expected = load_suite(self.suite).tasks[task].instruction
+        if observation.instruction != expected:
+            raise InvalidObservation(
+                f"instruction {observation.instruction!r} differs from {expected!r}, that of task {task} of "
+                f"{self.suite}; replay a run of the same suite"
+            )
+        if key not in self._actions:
+            with np.load(path, allow_pickle=False) as recording:
+                self._actions[key] = recording["actions"].astype(np.float32)
+        return self._actions[key]

@@ -44,46 +44,28 @@ class ArmControl:
         robot = domain.robots[0]
         controller = robot.controller
         _check_supported(controller)
-        self._model, self._data = domain.sim.model._model, domain.sim.data._data
+        model, data = domain.sim.model._model, domain.sim.data._data
+        self._model, self._data = model, data
         self._site = domain.sim.model.site_name2id(controller.eef_name)
-        self._qpos, self._dof = _block(controller.qpos_index), _block(controller.qvel_index)
-        self._arm_ctrl = _block(robot._ref_joint_actuator_indexes)
-        kp, kd = controller.kp, controller.kd
-        self._gains_pos, self._gains_ori = (kp[:3], kd[:3]), (kp[3:6], kd[3:6])
+        self._dof = _block(controller.qvel_index)
+        self._gains_pos, self._gains_ori = (
+            (controller.kp[:3], controller.kd[:3]),
+            (controller.kp[3:6], controller.kd[3:6]),
+        )
         self._wrench = np.zeros(6)
         self._torque_low, self._torque_high = robot.torque_limits
-        self._bind_gripper(robot)
-        self._bind_scaling(controller)
-        self._keep_start(controller)
-        self._bind_views()
-        nv = self._model.nv
-        self._mass = np.zeros((nv, nv))
-        self._jac_pos, self._jac_ori = np.zeros((3, nv)), np.zeros((3, nv))
-        self.reset()
 
-    def _bind_views(self) -> None:
-        """Keep views into MuJoCo's memory: a look-up through its bindings costs as much as a small product."""
-        data, dof = self._data, self._dof
-        self._site_pos, self._site_mat = data.site_xpos[self._site], data.site_xmat[self._site].reshape(3, 3)
-        self._qvel, self._arm_qpos, self._arm_qvel = data.qvel, data.qpos[self._qpos], data.qvel[dof]
-        self._gravity, self._inertia = data.qfrc_bias[dof], data.qM
-        self._arm_torque, self._finger_target = data.ctrl[self._arm_ctrl], data.ctrl[self._finger_ctrl]
-
-    def _bind_gripper(self, robot) -> None:
-        actuators = [self._model.actuator(name).id for name in robot.gripper.actuators]
-        span = self._model.actuator_ctrlrange[actuators]
+        fingers = [model.actuator(name).id for name in robot.gripper.actuators]
+        span = model.actuator_ctrlrange[fingers]
         self._finger_bias = (0.5 * (span[:, 1] + span[:, 0])).tolist()
         self._finger_weight = (0.5 * (span[:, 1] - span[:, 0])).tolist()
-        self._finger_ctrl = _block(actuators)
 
-    def _bind_scaling(self, controller) -> None:
         controller.scale_action(np.zeros(6))  # computes the three below
         self._scale = controller.action_scale
         self._shift_in, self._shift_out = controller.action_input_transform, controller.action_output_transform
         self._input_low, self._input_high = controller.input_min, controller.input_max
 
-    def _keep_start(self, controller) -> None:
-        """Save the state of a fresh controller, which it read before the init state was set and uses once."""
+        # the state of a fresh controller, which it read before the init state was set and uses once
         self._start = _ArmState(
             controller.ee_pos,
             controller.ee_ori_mat,
@@ -98,6 +80,16 @@ class ArmControl:
         )
         self._rest_joints = controller.initial_joint
         self._start_goal = controller.goal_pos.copy(), controller.goal_ori.copy()
+
+        # views into MuJoCo's memory: a look-up through its bindings costs as much as a small product
+        self._site_pos, self._site_mat = data.site_xpos[self._site], data.site_xmat[self._site].reshape(3, 3)
+        self._qvel, self._arm_qpos = data.qvel, data.qpos[_block(controller.qpos_index)]
+        self._arm_qvel, self._gravity, self._inertia = data.qvel[self._dof], data.qfrc_bias[self._dof], data.qM
+        self._arm_torque = data.ctrl[_block(robot._ref_joint_actuator_indexes)]
+        self._finger_target = data.ctrl[_block(fingers)]
+        self._mass = np.zeros((model.nv, model.nv))
+        self._jac_pos, self._jac_ori = np.zeros((3, model.nv)), np.zeros((3, model.nv))
+        self.reset()
 
     def reset(self) -> None:
         """Reset goal and gripper, as if the controller and gripper were newly built."""

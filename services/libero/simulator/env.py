@@ -54,36 +54,28 @@ class LiberoEnv:
         of robots.py.
         """
         if (self.task, self.robot) != (task, robot):
-            from services.libero.simulator import (
-                problem,  # imports MuJoCo: only after runtime.configure
-            )
+            from services.libero.simulator import problem  # imports MuJoCo: only after runtime.configure
 
             self._drop_task()  # before the next scene is built: two at once determine a worker's peak memory
             self._problem = problem.build(task, robot)
             memory.trim()  # free what the build used
             self.domain, self.task, self.robot = self._problem.domain, task, robot
-            self._bind()
-            self._resets = {}
+            self._control, self._resets = self._problem.control, {}
+            sim, arm = self.domain.sim, self.domain.robots[0]
+            self._model, self._data = sim.model._model, sim.data._data
+            self._gripper_qpos = np.array(arm._ref_gripper_joint_pos_indexes)
+            self._grip_site = arm.eef_site_id
+            self._hand_body = sim.model.body_name2id(arm.robot_model.eef_name)
+            self._vis_names = {
+                obj.name: dict(obj.object_properties["vis_site_names"])
+                for obj in (*self.domain.objects, *self.domain.fixtures)
+                if obj.object_properties["vis_site_names"]
+            }
+            glows = [name for sites in self._vis_names.values() for name, _ in sites.values()]
+            self._vis_sites = np.array([sim.model.site_name2id(name) for name in glows], dtype=int)
         self._draws = (seed, seed_each, extra_resets)
         if self._draws not in self._resets:  # demonstrations have one seed each: keep only the latest
             self._resets = {self._draws: self._problem.resets(*self._draws)}
-
-    def _bind(self) -> None:
-        sim = self.domain.sim
-        self._image_qpos = None
-        self._model, self._data = sim.model._model, sim.data._data
-        robot = self.domain.robots[0]
-        self._gripper_qpos = np.array(robot._ref_gripper_joint_pos_indexes)
-        self._grip_site = robot.eef_site_id
-        self._hand_body = sim.model.body_name2id(robot.robot_model.eef_name)
-        self._control = self._problem.control
-        self._vis_names = {
-            obj.name: dict(obj.object_properties["vis_site_names"])
-            for obj in (*self.domain.objects, *self.domain.fixtures)
-            if obj.object_properties["vis_site_names"]
-        }
-        glows = [name for sites in self._vis_names.values() for name, _ in sites.values()]
-        self._vis_sites = np.array([sim.model.site_name2id(name) for name in glows], dtype=int)
 
     def reset(self, episode: int, init_state: np.ndarray) -> None:
         """Start episode `episode` (from 0) at `init_state`: float64 [1 + nq + nv], as (time, qpos, qvel); or [0] for a
@@ -92,8 +84,7 @@ class LiberoEnv:
         The scene is bit-identical to that of the reference loop after seeding, `episode + 1` resets and
         `set_init_state`; earlier episodes need not have run. Raises ValueError for a state of the wrong size.
         """
-        if self.task is None:
-            raise RuntimeError("no task is loaded; call load_task() first")
+        self._require_task()
         is_sampled = np.size(init_state) == 0 and self.task.init_states_path is None
         init_state = self.start(episode) if is_sampled else self._checked_state(init_state)
         layout = self._resets[self._draws].layout(episode)
@@ -114,9 +105,12 @@ class LiberoEnv:
 
         LIBERO's placement samples it; `reset` accepts it as an init state. The suites' init states come from files.
         """
+        self._require_task()
+        return self._resets[self._draws].layout(episode).start.copy()
+
+    def _require_task(self) -> None:
         if self.task is None:
             raise RuntimeError("no task is loaded; call load_task() first")
-        return self._resets[self._draws].layout(episode).start.copy()
 
     def _require_episode(self) -> None:
         if self._image_qpos is None:
@@ -138,7 +132,7 @@ class LiberoEnv:
         self.domain._check_success()
         self.domain._post_process()
         self._visuals_due = False
-        self._sample_image_pose(self._data.qpos)
+        self._image_qpos = self._data.qpos.copy()
         self._sample_proprio()
 
     def step(self, action) -> bool:
@@ -147,12 +141,14 @@ class LiberoEnv:
         action = np.asarray(action, np.float64)
         if action.shape != (7,) or not np.isfinite(action).all():
             raise ValueError(f"action must be a finite vector of 7 numbers, got {action}")
-        self._flush_visuals()
+        if self._visuals_due:  # update the burners' glow to the last step: stock images show it one step late
+            self.domain._post_process()
+            self._visuals_due = False
         goal, gripper = action[:6], float(action[6])
         for _ in range(SUBSTEPS):
             samples = self._sample_now()
             if samples:
-                self._sample_image_pose(self._data.qpos)
+                self._image_qpos = self._data.qpos.copy()
             self._control.substep(goal, gripper)
             goal = None
             if samples:
@@ -173,20 +169,11 @@ class LiberoEnv:
             self._sampled = False
         return samples
 
-    def _sample_image_pose(self, qpos) -> None:
-        self._image_qpos = qpos.copy()
-
     def _sample_proprio(self) -> None:
         data = self._data
         self._eef_pos = data.site_xpos[self._grip_site].copy()
         self._eef_quat = data.xquat[self._hand_body][[1, 2, 3, 0]]
         self._fingers = data.qpos[self._gripper_qpos]
-
-    def _flush_visuals(self) -> None:
-        """Update the burners' glow to the last step: stock images show it one step late."""
-        if self._visuals_due:
-            self.domain._post_process()
-            self._visuals_due = False
 
     def success(self) -> bool:
         """Return whether the task's goal holds in the current state."""
@@ -196,14 +183,15 @@ class LiberoEnv:
         """Return `camera`'s image as the stock `<camera>_image`: uint8 [size, size, 3], bottom row first."""
         self._require_episode()
         number = self.domain.sim.model.camera_name2id(camera)
-        if self._renderer is not None:
-            return self._renderer.render(number, self._image_qpos)
-        from services.libero.simulator.rendering.renderer import GlContext, SceneRenderer
+        is_first = self._renderer is None
+        if is_first:
+            from services.libero.simulator.rendering.renderer import GlContext, SceneRenderer
 
-        self._gl = self._gl or GlContext()
-        self._renderer = SceneRenderer(self._gl, self._model, self.camera_size)
+            self._gl = self._gl or GlContext()
+            self._renderer = SceneRenderer(self._gl, self._model, self.camera_size)
         image = self._renderer.render(number, self._image_qpos)
-        memory.trim()  # free the buffers of textures and meshes uploaded to OpenGL
+        if is_first:
+            memory.trim()  # free the buffers of textures and meshes uploaded to OpenGL
         return image
 
     def sense(self, camera: str, image: np.ndarray) -> np.ndarray:
@@ -257,7 +245,7 @@ class LiberoEnv:
         expected = (self._model.nq + len(self._vis_sites),)
         if view.shape != expected:
             raise ValueError(f"view of {self.task.name} must have shape {expected}, got {view.shape}")
-        self._sample_image_pose(view[: self._model.nq])
+        self._image_qpos = view[: self._model.nq].copy()
         self._model.site_rgba[self._vis_sites, 3] = view[self._model.nq :]
         self._visuals_due = False
 

@@ -34,15 +34,11 @@ class _ArrayUnpickler(pickle.Unpickler):
     """Resolves only the names that a plain numpy array needs."""
 
     def find_class(self, module, name):
-        try:
-            return _ALLOWED[module, name]
-        except KeyError:
+        if (module, name) not in _ALLOWED:
             raise pickle.UnpicklingError(
                 f"{module}.{name} is not allowed; an init-state file must hold one array of floats"
-            ) from None
-
-    def persistent_load(self, pid):
-        raise pickle.UnpicklingError(f"persistent id {pid!r} in an init-state file; expected a plain array")
+            )
+        return _ALLOWED[module, name]
 
 
 def read_init_states(path: Path, single: bool = False) -> np.ndarray:
@@ -51,32 +47,20 @@ def read_init_states(path: Path, single: bool = False) -> np.ndarray:
     With `single` the file may hold one state, a vector. Raises ValueError if the file is missing, damaged, or not one
     finite 2-D array of floats.
     """
-    if path.suffix == ".npz":
-        return _checked(_read_npz(path), path)
     try:
-        with zipfile.ZipFile(path) as archive:
-            names = [name for name in archive.namelist() if name.endswith("data.pkl")]
-            if len(names) != 1:
-                raise ValueError(f"{len(names)} members end in data.pkl, expected one")
-            states = _ArrayUnpickler(io.BytesIO(archive.read(names[0]))).load()
+        if path.suffix == ".npz":
+            with np.load(path, allow_pickle=False) as archive:
+                states = archive["states"]
+        else:
+            with zipfile.ZipFile(path) as archive:
+                (name,) = (name for name in archive.namelist() if name.endswith("data.pkl"))
+                states = _ArrayUnpickler(io.BytesIO(archive.read(name))).load()
     except FileNotFoundError:
         raise ValueError(f"init states {path} not found; reinstall hf-libero, which contains them") from None
-    except (zipfile.BadZipFile, pickle.UnpicklingError, ValueError, EOFError, TypeError) as err:
+    except (OSError, zipfile.BadZipFile, pickle.UnpicklingError, ValueError, KeyError, EOFError, TypeError) as err:
         raise ValueError(f"init states at {path} cannot be read: {err}") from err
     if single and isinstance(states, np.ndarray) and states.ndim == 1:
         states = states[None]
-    return _checked(states, path)
-
-
-def _read_npz(path: Path) -> np.ndarray:
-    try:
-        with np.load(path, allow_pickle=False) as archive:
-            return archive["states"]
-    except (OSError, KeyError, zipfile.BadZipFile, ValueError, EOFError) as err:
-        raise ValueError(f"init states at {path} cannot be read: {err}; expected an array named states") from err
-
-
-def _checked(states, path: Path) -> np.ndarray:
     if not isinstance(states, np.ndarray) or states.ndim != 2 or states.dtype.kind != "f":
         kind = f"{states.dtype} {states.shape}" if isinstance(states, np.ndarray) else type(states).__name__
         raise ValueError(f"init states at {path} are {kind}; expected a float array [episodes, state]")

@@ -70,11 +70,20 @@ def gaussian_blur(image_hwc: np.ndarray, strength: int, rng: np.random.RandomSta
 
 
 def zoom_blur(image_hwc: np.ndarray, strength: int, rng: np.random.RandomState) -> np.ndarray:
-    """Return the mean of the image and of increasing enlargements of its middle; not random."""
+    """Return the mean of the image and of increasing enlargements of its middle; not random.
+
+    Both sides of the middle use the image's height, as in the original.
+    """
+    from scipy.ndimage import zoom
+
     image, factors = (image_hwc / 255.0).astype(np.float32), np.arange(*ZOOM[strength])
-    out = np.zeros_like(image)
+    out, side = np.zeros_like(image), len(image)
     for factor in factors:
-        out += _middle(image, factor)
+        cut = int(np.ceil(side / float(factor)))
+        top = (side - cut) // 2
+        large = zoom(image[top : top + cut, top : top + cut], (factor, factor, 1), order=1)
+        trim = (large.shape[0] - side) // 2
+        out += large[trim : trim + side, trim : trim + side]
     return np.clip((image + out) / (len(factors) + 1), 0, 1) * 255
 
 
@@ -115,18 +124,6 @@ def _gaussian(image: np.ndarray, sigma: float) -> np.ndarray:
     from scipy.ndimage import gaussian_filter  # imported where used: workers start sooner, few use noise
 
     return gaussian_filter(image, (sigma, sigma, 0), mode="nearest", truncate=4.0)
-
-
-def _middle(image: np.ndarray, factor: float) -> np.ndarray:
-    """Return the image's middle enlarged to its size; both sides use its height, as in the original."""
-    from scipy.ndimage import zoom
-
-    side = image.shape[0]
-    cut = int(np.ceil(side / float(factor)))
-    top = (side - cut) // 2
-    large = zoom(image[top : top + cut, top : top + cut], (factor, factor, 1), order=1)
-    trim = (large.shape[0] - side) // 2
-    return large[trim : trim + side, trim : trim + side]
 
 
 def _plasma(side: int, decay: float, rng: np.random.RandomState) -> np.ndarray:

@@ -37,13 +37,9 @@ _SUFFIX = re.compile(
 )
 
 
-def _variants() -> dict[str, PerturbedSuite]:
-    variants = [PerturbedSuite(f"{base}_plus", base, "") for base in BASES]
-    variants += [PerturbedSuite(f"{base}_plus_{kind}", base, kind) for base in BASES for kind in KINDS]
-    return {variant.name: variant for variant in variants}
-
-
-VARIANTS = _variants()
+_VARIANTS = [PerturbedSuite(f"{base}_plus", base, "") for base in BASES]
+_VARIANTS += [PerturbedSuite(f"{base}_plus_{kind}", base, kind) for base in BASES for kind in KINDS]
+VARIANTS = {variant.name: variant for variant in _VARIANTS}
 
 
 @dataclass(frozen=True)
@@ -142,14 +138,13 @@ def levels() -> dict[str, int]:
 def _read_levels(path: Path, changed: int) -> dict[str, int]:
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
-        entries = [entry for base in BASES for entry in document[base]]
-        by_name = {entry["name"]: entry["difficulty_level"] for entry in entries}
-    except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError) as error:
+        by_name = {entry["name"]: entry["difficulty_level"] for base in BASES for entry in document[base]}
+        if not set(by_name.values()) <= {None, 1, 2, 3, 4, 5}:
+            raise ValueError("difficulty levels must be 1 to 5")
+    except (ValueError, KeyError, TypeError) as error:
         raise ValueError(
             f"{path} is not LIBERO-plus's task_classification.json ({type(error).__name__}: {error}); remove the file"
         ) from None
-    if invalid := next((level for level in by_name.values() if level not in (None, 1, 2, 3, 4, 5)), None):
-        raise ValueError(f"{path} has a difficulty level {invalid!r}, expected 1 to 5; remove the file")
     return {name: level for name, level in by_name.items() if level}
 
 
@@ -231,9 +226,5 @@ def objects() -> dict[str, str]:
     """Return the model files, below the asset directory, of the added object categories."""
     text = file("envs", "objects", "custom_objects.py").read_text(encoding="utf-8")
     matches = re.finditer(r'^class (\w+)\(CustomObjects\):.*?"assets/([^"]+\.xml)"', text, re.MULTILINE | re.DOTALL)
-    return {_category(match[1]): match[2] for match in matches}
-
-
-def _category(name: str) -> str:
-    """Return LIBERO's category name for a class name."""
-    return "_".join(re.sub(r"([A-Z0-9])", r" \1", name).split()).lower()
+    # class names in LIBERO's category names: "TopShelf2" is top_shelf_2
+    return {"_".join(re.sub(r"([A-Z0-9])", r" \1", match[1]).split()).lower(): match[2] for match in matches}

@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
 CAMERA = "agentview"  # the only camera that moves
 PIVOT = np.array([0.0, 0.0, 0.8])  # centre of the camera's motion, in metres
-AXES = {"y": np.array([0.0, 1.0, 0.0]), "z": np.array([0.0, 0.0, 1.0])}
 
 
 def register() -> None:
     """Register LIBERO-plus's objects and textures with LIBERO; idempotent."""
     for category, model in plus.objects().items():
-        OBJECTS_DICT.setdefault(category, _category(category, model))
+        added = type(category.title().replace("_", ""), (_Added,), {"category": category, "model": model})
+        OBJECTS_DICT.setdefault(category, added)
     for kind, files in plus.styles().items():
         for style, name in files.items():
             STYLE_MAPPING[kind].setdefault(style, name)
@@ -67,16 +67,18 @@ def move_camera(
     The steps: elevation about the pivot's y axis, azimuth about the world's z axis, distance, then pan and tilt.
     """
     if disturbance.elevation:
-        pos = _round(_axis_rotation("y", -disturbance.elevation).apply(np.array(pos) - PIVOT) + PIVOT)
-        quat_wxyz = _turned(quat_wxyz, "y", -disturbance.elevation)
-    pos = _round(_axis_rotation("z", disturbance.azimuth).apply(pos))
-    quat_wxyz = _turned(quat_wxyz, "z", disturbance.azimuth)
+        turn = _axis_rotation("y", -disturbance.elevation)
+        pos = _round(turn.apply(np.array(pos) - PIVOT) + PIVOT)
+        quat_wxyz = _turned(quat_wxyz, turn)
+    turn = _axis_rotation("z", disturbance.azimuth)
+    pos = _round(turn.apply(pos))
+    quat_wxyz = _turned(quat_wxyz, turn)
     if disturbance.distance != 1.0:
         pos = _round(PIVOT + (np.array(pos) - PIVOT) * disturbance.distance)
     if disturbance.pan:
-        quat_wxyz = _turned(quat_wxyz, "z", disturbance.pan)
+        quat_wxyz = _turned(quat_wxyz, _axis_rotation("z", disturbance.pan))
     if disturbance.tilt:
-        quat_wxyz = _turned(quat_wxyz, "y", -disturbance.tilt)
+        quat_wxyz = _turned(quat_wxyz, _axis_rotation("y", -disturbance.tilt))
     return list(pos), list(quat_wxyz)
 
 
@@ -85,12 +87,11 @@ def _axis_rotation(axis: str, degrees: float) -> Rotation:
 
     if axis == "z":
         return Rotation.from_euler("z", degrees, degrees=True)
-    return Rotation.from_rotvec(np.radians(degrees) * AXES[axis])
+    return Rotation.from_rotvec(np.radians(degrees) * np.array([0.0, 1.0, 0.0]))
 
 
-def _turned(quat_wxyz, axis: str, degrees: float) -> list[float]:
+def _turned(quat_wxyz, turn: Rotation) -> list[float]:
     w, x, y, z = quat_wxyz
-    turn = _axis_rotation(axis, degrees)
     x, y, z, w = (turn * turn.from_quat([x, y, z, w])).as_quat()
     return _round([w, x, y, z])
 
@@ -116,8 +117,8 @@ class _Added(MujocoXMLObject):
     def _get_object_subtree(self):
         """Like robosuite's, but also for a model whose body `object` has no parent body."""
         outer = self.worldbody
-        top = None if outer.find("./body/body[@name='object']") is not None else outer.find("./body[@name='object']")
-        if top is None:
+        top = outer.find("./body[@name='object']")
+        if top is None or outer.find("./body/body[@name='object']") is not None:
             return super()._get_object_subtree()
         wrapper = ET.Element("worldbody")
         ET.SubElement(wrapper, "body").append(top)
@@ -126,7 +127,3 @@ class _Added(MujocoXMLObject):
             return super()._get_object_subtree()
         finally:
             self.worldbody = outer
-
-
-def _category(category: str, model: str) -> type:
-    return type(category.title().replace("_", ""), (_Added,), {"category": category, "model": model})

@@ -8,7 +8,6 @@ name says otherwise; quaternions are MuJoCo's (w, x, y, z).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
@@ -36,20 +35,28 @@ def observe(domain: Any, static: bool) -> dict[str, Any]:
     first); `goal_done`, a list of bool (after the first step only where there is more than one goal: the last one to
     hold ends the episode); at the first step `static` (see `describe`). Sites move with their bodies.
     """
+    import mujoco
+
     model, data = domain.sim.model._model, domain.sim.data._data
     robot = domain.robots[0]
     site = model.site(GRIP_SITE).id
-    joints = _joint_addresses(domain)
+    velocity = np.empty(6)  # angular, then linear
+    mujoco.mj_objectVelocity(model, data, mujoco.mjtObj.mjOBJ_SITE, site, velocity, 0)
+    bodies = model.geom_bodyid[data.contact.geom[: data.ncon]].reshape(-1, 2)
+    pairs = np.unique(bodies.min(axis=1) * model.nbody + bodies.max(axis=1))
+    cached = _ADDRESSES.get(domain)
+    if cached is None or cached[0] is not model:  # looked up by name once per model
+        cached = _ADDRESSES[domain] = (model, model.jnt_qposadr[_object_joints(model)])
     state = {
         "eef_pos": data.site_xpos[site].copy(),
         "eef_rot": data.site_xmat[site].reshape(3, 3).copy(),
-        "eef_vel": _site_velocity(model, data, site),
+        "eef_vel": np.concatenate([velocity[3:], velocity[:3]]),
         "gripper_qpos": data.qpos[robot._ref_gripper_joint_pos_indexes].copy(),
         "robot_qpos": data.qpos[robot._ref_joint_pos_indexes].copy(),
         "body_pos": data.xpos.copy(),
         "body_quat_wxyz": data.xquat.copy(),
-        "joint_pos": data.qpos[joints],
-        "contacts": _touching_bodies(model, data),
+        "joint_pos": data.qpos[cached[1]],
+        "contacts": np.stack([pairs // model.nbody, pairs % model.nbody], axis=1).astype(np.int32),
     }
     goal = domain.parsed_problem["goal_state"]
     if static or len(goal) > 1:
@@ -67,7 +74,10 @@ def describe(domain: Any) -> dict[str, Any]:
         "goal": [[str(word) for word in p] for p in domain.parsed_problem["goal_state"]],
         "bodies": [model.body(i).name for i in range(model.nbody)],
         "objects": _objects(domain),
-        "regions": _regions(domain),
+        "regions": {  # the object each belongs to ("" for the table), and the joints that move it
+            name: {"parent": str(region.parent_name or ""), "joints": [str(joint) for joint in region.joints or []]}
+            for name, region in domain.object_sites_dict.items()
+        },
         "geoms": _collision_geoms(model),
         "sites": _sites(model),
         "joints": _joints(model),
@@ -77,41 +87,25 @@ def describe(domain: Any) -> dict[str, Any]:
 
 def _objects(domain: Any) -> dict[str, Any]:
     """Movable objects and fixtures: category, root body, all bodies (indices), ranges that mean open, closed, on."""
-    model = domain.sim.model._model
+    parents = domain.sim.model._model.body_parentid.tolist()
+    roots: list[set[int]] = []  # of each body: itself and its ancestors; a parent has a smaller index
+    for body, parent in enumerate(parents):
+        roots.append({body} | (roots[parent] if body else set()))
     objects = {}
     for table, movable in ((domain.objects_dict, True), (domain.fixtures_dict, False)):
         for name, thing in table.items():
             if name not in domain.obj_body_id:
                 continue
             root = int(domain.obj_body_id[name])
-            properties = getattr(thing, "object_properties", {})
+            ranges = getattr(thing, "object_properties", {}).get("articulation", {})
             objects[name] = {
                 "category": str(thing.category_name),
                 "movable": movable,
                 "root": root,
-                "bodies": [int(i) for i in range(model.nbody) if _is_below(model, i, root)],
-                "ranges": _numbers(properties.get("articulation", {})),
+                "bodies": [body for body, above in enumerate(roots) if root in above],
+                "ranges": {str(key): [float(v) for v in value] for key, value in ranges.items() if len(value)},
             }
     return objects
-
-
-def _regions(domain: Any) -> dict[str, Any]:
-    """Goal regions: LIBERO's site objects, the object each belongs to ("" for the table), the joints that move it."""
-    return {
-        name: {"parent": str(region.parent_name or ""), "joints": [str(j) for j in region.joints or []]}
-        for name, region in domain.object_sites_dict.items()
-    }
-
-
-def _numbers(ranges: Mapping[str, Any]) -> dict[str, list[float]]:
-    return {str(key): [float(v) for v in value] for key, value in ranges.items() if len(value)}
-
-
-def _is_below(model: mujoco.MjModel, body: int, root: int) -> bool:
-    """Return whether `root` is `body` or one of its ancestors."""
-    while body not in (root, 0):
-        body = int(model.body_parentid[body])
-    return body == root
 
 
 def _collision_geoms(model: mujoco.MjModel) -> dict[str, Any]:
@@ -127,7 +121,8 @@ def _collision_geoms(model: mujoco.MjModel) -> dict[str, Any]:
     pos, size = model.geom_pos[geoms].copy(), model.geom_size[geoms].copy()
     for row, i in enumerate(geoms):
         if model.geom_type[i] == MESH:
-            pos[row] += _rotated(model.geom_aabb[i][:3], model.geom_quat[i])
+            centre, w, axis = model.geom_aabb[i][:3], model.geom_quat[i][0], model.geom_quat[i][1:]
+            pos[row] += centre + 2 * np.cross(axis, np.cross(axis, centre) + w * centre)  # turned by the quaternion
             size[row] = model.geom_aabb[i][3:]
     return {
         "body": model.geom_bodyid[geoms].astype(np.int32),
@@ -159,15 +154,6 @@ def _object_joints(model: mujoco.MjModel) -> list[int]:
     ]
 
 
-def _joint_addresses(domain: Any) -> np.ndarray:
-    """Return the qpos addresses of the objects' joints, int [nj]; looked up by name once per model."""
-    model = domain.sim.model._model
-    cached = _ADDRESSES.get(domain)
-    if cached is None or cached[0] is not model:
-        cached = _ADDRESSES[domain] = (model, model.jnt_qposadr[_object_joints(model)])
-    return cached[1]
-
-
 def _joints(model: mujoco.MjModel) -> dict[str, Any]:
     """Slide and hinge joints of objects: `name`, `type`, `body`, `pos` and `axis` in the body's frame, `range`."""
     joints = _object_joints(model)
@@ -179,25 +165,3 @@ def _joints(model: mujoco.MjModel) -> dict[str, Any]:
         "axis": model.jnt_axis[joints].copy(),
         "range": model.jnt_range[joints].copy(),
     }
-
-
-def _rotated(vector: np.ndarray, quat_wxyz: np.ndarray) -> np.ndarray:
-    """Return `vector` [3] turned by a unit quaternion."""
-    w, axis = quat_wxyz[0], quat_wxyz[1:]
-    return vector + 2 * np.cross(axis, np.cross(axis, vector) + w * vector)
-
-
-def _site_velocity(model: mujoco.MjModel, data: mujoco.MjData, site: int) -> np.ndarray:
-    """Return a site's velocity [6] in world axes: linear m/s, then angular rad/s."""
-    import mujoco
-
-    velocity = np.empty(6)
-    mujoco.mj_objectVelocity(model, data, mujoco.mjtObj.mjOBJ_SITE, site, velocity, 0)
-    return np.concatenate([velocity[3:], velocity[:3]])
-
-
-def _touching_bodies(model: mujoco.MjModel, data: mujoco.MjData) -> np.ndarray:
-    """Return the pairs of bodies in contact, int32 [nc, 2], each pair once with the smaller index first."""
-    bodies = model.geom_bodyid[data.contact.geom[: data.ncon]].reshape(-1, 2)
-    code = np.unique(bodies.min(axis=1) * model.nbody + bodies.max(axis=1))
-    return np.stack([code // model.nbody, code % model.nbody], axis=1).astype(np.int32)

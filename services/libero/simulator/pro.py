@@ -36,21 +36,37 @@ class PerturbedSuite:
     kind: str
 
 
-def _variants() -> dict[str, PerturbedSuite]:
-    variants = [PerturbedSuite(f"{base}_{suffix}", base, kind) for base in BASES for kind, suffix in KINDS.items()]
-    variants += [PerturbedSuite(f"{base}_pro", base, "") for base in BASES]
-    return {variant.name: variant for variant in variants}
+_VARIANTS = [PerturbedSuite(f"{base}_{suffix}", base, kind) for base in BASES for kind, suffix in KINDS.items()]
+VARIANTS = {each.name: each for each in (*_VARIANTS, *(PerturbedSuite(f"{base}_pro", base, "") for base in BASES))}
 
-
-VARIANTS = _variants()
+# category → LIBERO's category whose behaviour (rotation at placement, drawers, knob) it has in LIBERO-PRO's
+# envs/objects; a bottle and a carton are rotated like a can there.
+LIKE = {
+    "bigger_akita_black_bowl": "akita_black_bowl",
+    "bigger_alphabet_soup": "alphabet_soup",
+    "black_bowl": "akita_black_bowl",
+    "blue_ketchup": "alphabet_soup",
+    "brown_rack": "wine_rack",
+    "green_bbq_sauce": "bbq_sauce",
+    "green_butter": "butter",
+    "green_chocolate_pudding": "chocolate_pudding",
+    "red_basket": "basket",
+    "red_cream_cheese": "cream_cheese",
+    "red_salad_dressing": "salad_dressing",
+    "white_bottle": "wine_bottle",
+    "yellow_cabinet": "wooden_cabinet",
+    "yellow_milk": "alphabet_soup",
+    "yellow_moka_pot": "moka_pot",
+    "yellow_plate": "plate",
+    "yellow_stove": "flat_stove",
+    "yellow_tomato_sauce": "tomato_sauce",
+}
 
 
 def files(suite: str, task: str) -> tuple[Path, Path]:
     """Return the paths of a task's BDDL and init states. Raises ValueError if one is missing."""
-    bddl, states = (
-        PACKAGE_ROOT / "bddl_files" / suite / f"{task}.bddl",
-        PACKAGE_ROOT / "init_files" / suite / f"{task}.pruned_init.npz",
-    )
+    bddl = PACKAGE_ROOT / "bddl_files" / suite / f"{task}.bddl"
+    states = PACKAGE_ROOT / "init_files" / suite / f"{task}.pruned_init.npz"
     for path in (bddl, states):
         if not path.is_file():
             raise ValueError(
@@ -90,3 +106,23 @@ def in_living_room(bddl: str) -> str:
     text = re.sub(r"(\(problem\s+LIBERO_)[A-Za-z_]*", r"\1Living_Room_Tabletop_Manipulation", bddl, count=1)
     text = text.replace(table, LIVING_ROOM)
     return re.sub(rf"({LIVING_ROOM}\s+-\s+)\w+", rf"\1{LIVING_ROOM}", text, count=1)
+
+
+def register_objects() -> None:
+    """Register the categories of `LIKE` with LIBERO; idempotent. Call it only after `runtime.configure`."""
+    from libero.libero.envs.base_object import OBJECTS_DICT, VISUAL_CHANGE_OBJECTS_DICT
+
+    for category, like in LIKE.items():
+        if category not in OBJECTS_DICT:
+            OBJECTS_DICT[category] = _category(category, OBJECTS_DICT[like])
+            if like in VISUAL_CHANGE_OBJECTS_DICT:
+                VISUAL_CHANGE_OBJECTS_DICT[category] = OBJECTS_DICT[category]
+
+
+def _category(category: str, like: type) -> type:
+    """Return a subclass of LIBERO's class `like` with the files of `category`, named as LIBERO expects."""
+
+    def __init__(self, name=category, obj_name=category, **options):
+        like.__init__(self, name=name, obj_name=obj_name, **options)
+
+    return type(category.title().replace("_", ""), (like,), {"__init__": __init__, "__module__": __name__})

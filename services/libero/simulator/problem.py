@@ -1,5 +1,6 @@
 """Build LIBERO's problem objects. Imports MuJoCo: import it only after `runtime.configure`."""
 
+import os
 from dataclasses import dataclass
 
 import mujoco
@@ -8,14 +9,14 @@ from libero.libero.envs import TASK_MAPPING, bddl_utils
 from robosuite import load_controller_config
 from robosuite.utils.errors import RandomizationError
 
-from services.libero.simulator import plus_scenes, pro_objects, problem_files, robots
+from services.libero.simulator import plus_scenes, pro, robots, runtime
 from services.libero.simulator.control import ArmControl
 from services.libero.simulator.resets import ModelSnapshot, ResetReplay, global_rng
 from services.libero.simulator.suites import Task
 
 _BUILD_TRIES = 20
 
-pro_objects.register()
+pro.register_objects()
 plus_scenes.register()
 
 
@@ -32,17 +33,51 @@ class LiberoProblem:
         return ResetReplay(self.domain, self.pristine, seed, seed_each, extra_resets)
 
 
+def bddl_path(task: Task) -> str:
+    """Return the path of the task's BDDL; a changed definition is written below the work directory first.
+
+    Raises ValueError if the task's file is missing.
+    """
+    text = task.bddl()
+    if text == task.written():
+        return str(task.bddl_path)
+    path = runtime.active().work_dir / "bddl" / f"{task.suite}-{task.index}.bddl"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    partial.write_text(text, encoding="utf-8")
+    partial.replace(path)  # atomic: workers share the directory
+    return str(path)
+
+
 def build(task: Task, robot: str = "") -> LiberoProblem:
     """Return the problem of `task` with an arm of robots.py, without renderer, cameras and stock observations.
 
     Raises ValueError if the task's file is missing or the arm is unknown, RuntimeError if no initial layout can be
     sampled.
     """
-    path = problem_files.path_of(task)
+    path = bddl_path(task)
+    problem, scene, posture = TASK_MAPPING[bddl_utils.get_problem_info(path)["problem_name"]], {}, 0
+    if task.disturbance is not None:
+        problem, scene = plus_scenes.seen_from_elsewhere(problem, task.disturbance), plus_scenes.options(task)
+        posture = task.disturbance.posture
+    settings = {
+        "robots": [robots.panda(robot, posture)],
+        "controller_configs": load_controller_config(default_controller="OSC_POSE"),
+        "gripper_types": "default",
+        "initialization_noise": None,
+        "use_camera_obs": False,
+        "has_renderer": False,
+        "has_offscreen_renderer": False,
+        "control_freq": 20,
+        "horizon": 1000,
+        "ignore_done": True,
+        "hard_reset": False,
+        **scene,
+    }
     with global_rng(np.random.RandomState(0).get_state()):
         for _ in range(_BUILD_TRIES):
             try:
-                domain, pristine = _construct(task, path, robot)
+                domain, pristine = _construct(problem, path, settings)
                 break
             except RandomizationError:
                 continue
@@ -54,21 +89,12 @@ def build(task: Task, robot: str = "") -> LiberoProblem:
         domain.sim.reset()
         domain.sim.forward()
         domain.robots[0].reset()
-    _forget_parsed()
+    mujoco.MjModel.from_xml_string("<mujoco/>")  # frees the parsed scene that MuJoCo keeps for mj_saveLastXML
     return LiberoProblem(domain, pristine, ArmControl(domain))
 
 
-def _forget_parsed() -> None:
-    """Free the last parsed scene, which MuJoCo keeps for mj_saveLastXML with its textures."""
-    mujoco.MjModel.from_xml_string("<mujoco/>")
-
-
-def _construct(task: Task, path: str, robot: str):
+def _construct(problem: type, path: str, settings: dict):
     """Return (problem object, snapshot of its model before the constructor's own reset changed it)."""
-    problem, scene, posture = TASK_MAPPING[bddl_utils.get_problem_info(path)["problem_name"]], {}, 0
-    if task.disturbance is not None:
-        problem, scene = plus_scenes.seen_from_elsewhere(problem, task.disturbance), plus_scenes.options(task)
-        posture = task.disturbance.posture
     domain, pristine = problem.__new__(problem), []
 
     def first_reset():
@@ -77,19 +103,5 @@ def _construct(task: Task, path: str, robot: str):
         domain._reset_internal()
 
     domain._reset_internal = first_reset
-    domain.__init__(
-        path,
-        robots=[robots.panda(robot, posture)],
-        controller_configs=load_controller_config(default_controller="OSC_POSE"),
-        gripper_types="default",
-        initialization_noise=None,
-        use_camera_obs=False,
-        has_renderer=False,
-        has_offscreen_renderer=False,
-        control_freq=20,
-        horizon=1000,
-        ignore_done=True,
-        hard_reset=False,
-        **scene,
-    )
+    domain.__init__(path, **settings)
     return domain, pristine[0]

@@ -50,37 +50,24 @@ class ModelSnapshot:
 
 
 @dataclass(frozen=True)
-class FixturePose:
-    """A fixture's pose after a reset: position [3] in metres, quaternion [4] as MuJoCo's (w, x, y, z)."""
-
-    body: int
-    pos: np.ndarray
-    quat: np.ndarray
-
-
-@dataclass(frozen=True)
 class SceneLayout:
     """The scene after one reset.
 
-    `warmstart` float64 [nv]: accelerations from which MuJoCo's next solve starts. Every forward pass of a reset changes
-    them, and the last bits of the solution depend on them. `start` float64 [1 + nq + nv]: the sampled state (time,
-    qpos, qvel), which an init state overwrites.
+    `fixtures`: body, position [3] in metres and quaternion [4] (w, x, y, z) of each fixture. `warmstart` float64 [nv]:
+    accelerations from which MuJoCo's next solve starts. Every forward pass of a reset changes them, and the last bits
+    of the solution depend on them. `start` float64 [1 + nq + nv]: the sampled state (time, qpos, qvel), which an init
+    state overwrites.
     """
 
-    fixtures: tuple[FixturePose, ...]
+    fixtures: list[tuple[int, np.ndarray, np.ndarray]]
     warmstart: np.ndarray
     start: np.ndarray
 
     def apply(self, model, data) -> None:
         """Set the fixtures' poses and the warm start."""
-        _set_fixture_poses(self.fixtures, model)
+        for body, pos, quat in self.fixtures:
+            model.body_pos[body], model.body_quat[body] = pos, quat
         data.qacc_warmstart[:] = self.warmstart
-
-
-def _set_fixture_poses(fixtures: tuple[FixturePose, ...], model) -> None:
-    for pose in fixtures:
-        model.body_pos[pose.body] = pose.pos
-        model.body_quat[pose.body] = pose.quat
 
 
 @dataclass(frozen=True)
@@ -105,7 +92,14 @@ class ResetReplay:
         self._initializers = tuple(domain.object_property_initializers)
         self._points = [_Point(np.random.RandomState(seed).get_state(), builds=1 + extra_resets)]
         self._layouts: dict[int, SceneLayout] = {}
-        self._warm = self._warmstart_of_build()
+        # the warm start after the forward passes before sampling: model, render context, controller twice
+        self._rewind()
+        domain.sim.forward()
+        domain.sim.forward()
+        self._pose_arm()
+        domain.sim.forward()
+        domain.sim.forward()
+        self._warm = domain.sim.data.qacc_warmstart.copy()
 
     def layout(self, episode: int) -> SceneLayout:
         """Return the layout of episode `episode` (from 0). The first call per episode changes the domain's simulation.
@@ -117,26 +111,13 @@ class ResetReplay:
         if episode not in self._layouts:
             while len(self._points) <= episode:
                 _, after = self._reset(self._points[-1])
-                self._points.append(self._seeded(after))
+                if self._seed_each:
+                    rng = np.random.RandomState(self._seed + len(self._points)).get_state()
+                    after = _Point(rng, after.builds)
+                self._points.append(after)
             placed, _ = self._reset(self._points[episode])
             self._layouts[episode] = self._settle(placed)
         return self._layouts[episode]
-
-    def _seeded(self, after: _Point) -> _Point:
-        """Return the point before the next episode's reset."""
-        if not self._seed_each:
-            return after
-        return _Point(np.random.RandomState(self._seed + len(self._points)).get_state(), after.builds)
-
-    def _warmstart_of_build(self) -> np.ndarray:
-        """Return the warm start after the forward passes before sampling: model, render context, controller twice."""
-        self._rewind()
-        self._domain.sim.forward()
-        self._domain.sim.forward()
-        self._pose_arm()
-        self._domain.sim.forward()
-        self._domain.sim.forward()
-        return self._domain.sim.data.qacc_warmstart.copy()
 
     def _rewind(self) -> None:
         self._pristine.restore(self._domain.sim.model._model)
@@ -172,9 +153,8 @@ class ResetReplay:
         domain.sim.data.qpos[robot._ref_gripper_joint_pos_indexes] = robot.gripper.init_qpos
         for initializer in self._initializers * builds:
             domain.object_states_dict[initializer.name].set_joint(initializer.sample())
-        mujoco.mj_kinematics(
-            domain.sim.model._model, domain.sim.data._data
-        )  # samplers read the positions of the drawers' sites
+        # samplers read the positions of the drawers' sites
+        mujoco.mj_kinematics(domain.sim.model._model, domain.sim.data._data)
         placed = domain.placement_initializer.sample()
         placed = domain.conditional_placement_initializer.sample(domain.sim, placed)
         return domain.conditional_placement_on_objects_initializer.sample(placed)
@@ -182,12 +162,14 @@ class ResetReplay:
     def _settle(self, placed: dict) -> SceneLayout:
         """Return the layout after a reset's last forward pass, with everything at its sampled pose."""
         sim, fixtures = self._domain.sim, []
+        model = sim.model._model
         for pos, quat, obj in placed.values():
             if obj.name in self._domain.fixtures_dict:
-                fixtures.append(FixturePose(sim.model.body_name2id(obj.root_body), np.array(pos), np.array(quat)))
+                body = sim.model.body_name2id(obj.root_body)
+                model.body_pos[body], model.body_quat[body] = pos, quat
+                fixtures.append((body, np.array(pos), np.array(quat)))
             else:
                 sim.data.set_joint_qpos(obj.joints[-1], np.concatenate([np.array(pos), np.array(quat)]))
-        _set_fixture_poses(tuple(fixtures), sim.model._model)
         sim.data.qacc_warmstart[:] = self._warm
         sim.forward()
-        return SceneLayout(tuple(fixtures), sim.data.qacc_warmstart.copy(), sim.get_state().flatten())
+        return SceneLayout(fixtures, sim.data.qacc_warmstart.copy(), sim.get_state().flatten())

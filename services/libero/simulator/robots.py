@@ -20,17 +20,14 @@ LINK, SHAPE = "link7", "link7_collision"
 def panda(robot: str, posture: int = 0) -> str:
     """Return the robot's name for LIBERO's problems; `posture` is one of LIBERO-plus's, 0 LIBERO's own.
 
-    Raises ValueError for an unknown robot or posture.
+    Another posture is registered with robosuite first. Raises ValueError for an unknown robot or posture.
     """
     if robot not in PANDAS:
         names = ", ".join(name for name in PANDAS if name)
         raise ValueError(f"robot {robot!r} not found; known: {names}, or '' for that of the installed robosuite")
     name = PANDAS[robot]
-    return name if posture == 0 else _posed(name, posture)
-
-
-def _posed(name: str, posture: int) -> str:
-    """Register that arm in another posture with robosuite; return its name."""
+    if posture == 0:
+        return name
     if posture not in plus.postures():
         raise ValueError(f"posture {posture} not found; LIBERO-plus has 1 to {max(plus.postures())}, and 0 is LIBERO's")
     angles = np.array(plus.postures()[posture])

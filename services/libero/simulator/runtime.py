@@ -18,7 +18,6 @@ import shutil
 import sys
 import tempfile
 import types
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -52,7 +51,12 @@ def configure(asset_dir, work_dir, render: str = "auto") -> SimulatorConfig:
     global _active
     assets, work = Path(asset_dir).resolve(), Path(work_dir).resolve()
     if _active is not None:
-        return _same_or_raise(_active, assets, render)
+        if (assets, render) != (_active.assets, _active.render):
+            raise RuntimeError(
+                f"this process is configured for {_active.assets} and render {_active.render!r}, not {assets} and "
+                f"{render!r}; LIBERO uses one asset directory and one GL device per process, so start another process"
+            )
+        return _active
     if not (assets / "scenes").is_dir():
         raise ValueError(f"{assets} is not a LIBERO asset directory: it has no 'scenes'; try `./lab assets libero`")
     early = [name for name in ("libero.libero", "robosuite", "mujoco") if name in sys.modules]
@@ -61,32 +65,8 @@ def configure(asset_dir, work_dir, render: str = "auto") -> SimulatorConfig:
     choice = gl.choose(render)
     if choice.note:
         log.warning(choice.note)
-    _write_libero_config(assets, work / "libero")
-    _set_environment(choice, work)
-    _seed_robosuite_macros()
-    _import_simulator(assets)
-    _active = SimulatorConfig(assets, work, render, choice)
-    return _active
-
-
-def active() -> SimulatorConfig:
-    """Return this process's configuration. Raises RuntimeError before `configure`."""
-    if _active is None:
-        raise RuntimeError("LIBERO is not configured in this process; call runtime.configure() first")
-    return _active
-
-
-def _same_or_raise(runtime: SimulatorConfig, assets: Path, render: str) -> SimulatorConfig:
-    if (assets, render) != (runtime.assets, runtime.render):
-        raise RuntimeError(
-            f"this process is configured for {runtime.assets} and render {runtime.render!r}, not {assets} and "
-            f"{render!r}; LIBERO uses one asset directory and one GL device per process, so start another process"
-        )
-    return runtime
-
-
-def _write_libero_config(assets: Path, directory: Path) -> None:
-    root = package_root()
+    gl.bind(choice)
+    root, directory = package_root(), work / "libero"
     paths = {
         "benchmark_root": root,
         "bddl_files": root / "bddl_files",
@@ -99,16 +79,24 @@ def _write_libero_config(assets: Path, directory: Path) -> None:
     partial.write_text(yaml.safe_dump({key: str(path) for key, path in paths.items()}))
     partial.replace(directory / "config.yaml")  # atomic: concurrent workers share the directory
     os.environ["LIBERO_CONFIG_PATH"] = str(directory)
-
-
-def _set_environment(choice: gl.GlChoice, work: Path) -> None:
-    gl.bind(choice)
+    spec = importlib.util.find_spec("robosuite")
+    if spec is None or spec.origin is None:
+        raise ImportError("robosuite is not installed; install images/libero/requirements.lock")
+    robosuite = Path(spec.origin).parent
     os.environ.setdefault("LP_NUM_THREADS", "0")
-    os.environ.setdefault(
-        "MPLCONFIGDIR", str(work / "matplotlib")
-    )  # otherwise a directory in the user's home, or a warning
-    if not os.access(_robosuite_directory() / "utils", os.W_OK):  # otherwise numba caches next to the source
+    os.environ.setdefault("MPLCONFIGDIR", str(work / "matplotlib"))  # else in the user's home, or a warning
+    if not os.access(robosuite / "utils", os.W_OK):  # otherwise numba caches next to the source
         os.environ.setdefault("NUMBA_CACHE_DIR", str(_numba_cache(work / "numba")))
+    _import_simulator(assets, robosuite)
+    _active = SimulatorConfig(assets, work, render, choice)
+    return _active
+
+
+def active() -> SimulatorConfig:
+    """Return this process's configuration. Raises RuntimeError before `configure`."""
+    if _active is None:
+        raise RuntimeError("LIBERO is not configured in this process; call runtime.configure() first")
+    return _active
 
 
 def _numba_cache(directory: Path) -> Path:
@@ -124,35 +112,37 @@ def _numba_cache(directory: Path) -> Path:
     return directory
 
 
-def _robosuite_directory() -> Path:
-    spec = importlib.util.find_spec("robosuite")
-    if spec is None or spec.origin is None:
-        raise ImportError("robosuite is not installed; install images/libero/requirements.lock")
-    return Path(spec.origin).parent
+def _import_simulator(assets: Path, robosuite_directory: Path) -> None:
+    """Import LIBERO and robosuite with robosuite's settings: no log file, no override of MUJOCO_GL.
 
-
-def _seed_robosuite_macros() -> None:
-    """Install robosuite's settings before robosuite reads them: no log file, no override of MUJOCO_GL.
-
-    robosuite reads them from a file next to its source, but a shared installation must not be changed.
+    robosuite reads them from a file next to its source, but a shared installation must not be changed. It requires the
+    EGL index in CUDA_VISIBLE_DEVICES, although the numberings differ, so that variable is hidden. LIBERO imports
+    matplotlib, a fifth of a worker's start-up time, for a colour map that one environment uses: it comes later.
     """
-    spec = importlib.util.spec_from_file_location("robosuite.macros", _robosuite_directory() / "macros.py")
+    spec = importlib.util.spec_from_file_location("robosuite.macros", robosuite_directory / "macros.py")
     macros = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(macros)
     macros.FILE_LOGGING_LEVEL = None
     macros.MUJOCO_GPU_RENDERING = False  # otherwise MUJOCO_GL is overwritten
     sys.modules["robosuite.macros"] = macros
     sys.modules["robosuite.macros_private"] = types.ModuleType("robosuite.macros_private")  # avoids a warning
-
-
-def _import_simulator(assets: Path) -> None:
-    with memory.importing(), _without_cuda_order(), _without_matplotlib():
-        import mujoco
-        import robosuite
-        from libero import libero
-        from libero.libero import envs  # noqa: F401  needed by every scene
-
-    robosuite.macros = sys.modules["robosuite.macros"]
+    hidden = os.environ.pop("CUDA_VISIBLE_DEVICES", None)
+    later = [] if "matplotlib" in sys.modules else [_Later("matplotlib"), _Later("matplotlib.cm")]
+    try:
+        if later:
+            later[0].cm = later[1]
+            sys.modules.update((module.__name__, module) for module in later)
+        with memory.importing():
+            import mujoco
+            import robosuite
+            from libero import libero
+            from libero.libero import envs  # noqa: F401  needed by every scene
+    finally:
+        for module in later:
+            del sys.modules[module.__name__]
+        if hidden is not None:
+            os.environ["CUDA_VISIBLE_DEVICES"] = hidden
+    robosuite.macros = macros
     libero._assets_path_cache = str(assets)  # checked first, so that nothing is downloaded
     mujoco.set_mju_user_warning(lambda text: log.warning("mujoco: %s", text))
 
@@ -164,34 +154,3 @@ class _Later(types.ModuleType):
         if name.startswith("__"):  # read by the import system itself
             raise AttributeError(name)
         return getattr(importlib.import_module(self.__name__), name)
-
-
-@contextmanager
-def _without_matplotlib():
-    """Keep LIBERO from importing matplotlib, a fifth of a worker's start-up time.
-
-    Only one LIBERO environment, which renders segmentations, uses a colour map of it.
-    """
-    names = ("matplotlib", "matplotlib.cm")
-    if any(name in sys.modules for name in names):
-        yield
-        return
-    package, colours = map(_Later, names)
-    package.cm = colours
-    sys.modules.update(zip(names, (package, colours), strict=True))
-    try:
-        yield
-    finally:
-        for name in names:
-            del sys.modules[name]
-
-
-@contextmanager
-def _without_cuda_order():
-    """Hide CUDA_VISIBLE_DEVICES: robosuite requires the EGL index in it, although the numberings differ."""
-    hidden = os.environ.pop("CUDA_VISIBLE_DEVICES", None)
-    try:
-        yield
-    finally:
-        if hidden is not None:
-            os.environ["CUDA_VISIBLE_DEVICES"] = hidden

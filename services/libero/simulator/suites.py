@@ -111,9 +111,10 @@ def load_suite(name: str) -> Suite:
     if name not in EVERY:
         raise ValueError(f"suite {name!r} not found{did_you_mean(name, EVERY)}")
     if name in plus.VARIANTS:
-        return Suite(name, tuple(_plus(plus.VARIANTS[name])))
+        return Suite(name, tuple(_plus_tasks(plus.VARIANTS[name])))
     if name in pro.VARIANTS:
-        return Suite(name, tuple(_disturbed(pro.VARIANTS[name])))
+        tasks = _pro_tasks(pro.VARIANTS[name])
+        return Suite(name, tuple(replace(task, suite=name, index=index) for index, task in enumerate(tasks)))
     root = package_root()
     tasks = tuple(
         Task(
@@ -129,34 +130,27 @@ def load_suite(name: str) -> Suite:
     return Suite(name, tasks)
 
 
-def _disturbed(variant: pro.PerturbedSuite) -> Iterator[Task]:
-    """Yield the tasks of a LIBERO-PRO suite in their base's order; for the suite of all kinds, kind by kind."""
-    base = load_suite(variant.base).tasks
-    if variant.kind:
-        of_kind = [task for original in base if (task := _of_kind(original, variant)) is not None]
-        yield from (replace(task, index=index) for index, task in enumerate(of_kind))
-        return
-    every = [replace(task, kind=pro.BASE) for task in base]
-    for suffix in pro.KINDS.values():
-        every += [replace(task, name=f"{task.name}_{suffix}") for task in load_suite(f"{variant.base}_{suffix}").tasks]
-    yield from (replace(task, suite=variant.name, index=index) for index, task in enumerate(every))
+def _pro_tasks(variant: pro.PerturbedSuite) -> Iterator[Task]:
+    """Yield the tasks of a LIBERO-PRO suite in their base's order; for the suite of all kinds, kind by kind.
+
+    Tasks that a perturbation would not change are left out.
+    """
+    for task in load_suite(variant.base).tasks:
+        if not variant.kind:
+            yield replace(task, kind=pro.BASE)
+            continue
+        bddl, states = task.bddl_path, None
+        if variant.kind != pro.SAMPLED:
+            bddl, states = pro.files(variant.name, task.name)
+        elif pro.table_of(task.bddl()) == pro.LIVING_ROOM:
+            continue
+        yield replace(task, instruction=_instruction(bddl), bddl_path=bddl, init_states_path=states, kind=variant.kind)
+    for suffix in pro.KINDS.values() if not variant.kind else ():
+        for task in load_suite(f"{variant.base}_{suffix}").tasks:
+            yield replace(task, name=f"{task.name}_{suffix}")
 
 
-def _of_kind(base: Task, variant: pro.PerturbedSuite) -> Task | None:
-    """Return a task with one perturbation; None if that would not change it."""
-    if variant.kind == pro.SAMPLED:
-        bddl, states = base.bddl_path, None
-        if pro.table_of(base.bddl()) == pro.LIVING_ROOM:
-            return None
-    else:
-        bddl, states = pro.files(variant.name, base.name)
-    instruction = pro.language(bddl.read_text(encoding="utf-8"))
-    return replace(
-        base, suite=variant.name, instruction=instruction, bddl_path=bddl, init_states_path=states, kind=variant.kind
-    )
-
-
-def _plus(variant: pro.PerturbedSuite) -> Iterator[Task]:
+def _plus_tasks(variant: pro.PerturbedSuite) -> Iterator[Task]:
     """Yield the tasks of a suite of LIBERO-plus in its own order."""
     levels = plus.levels()
     entries = [entry for entry in plus.listed(variant.base) if variant.kind in ("", entry.kind)]

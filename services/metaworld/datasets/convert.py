@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -18,14 +16,13 @@ from vla_datasets import summary
 from vla_datasets.conversion import SUFFIXES, WRITERS
 from vla_datasets.errors import DatasetError
 from vla_datasets.loader import open_dataset
-from vla_datasets.writing import EpisodeSlot, Writer
+from vla_datasets.writing import EpisodeSlot, Writer, episode_slots
 from vla_evaluation.evaluate import choose_workers
 from vla_evaluation.recording import Demonstration, draw, sources
 from vla_evaluation.terminal import say
 
 PIXEL_BYTES = 0.16  # per pixel of a video frame, measured on LIBERO's scenes
 SPARE = 2**27  # bytes to leave free on the disk
-EPISODE_FIELDS = ("task", "episode", "seed", "success", "steps")  # of each episode, in meta/source.json
 
 
 def make(config: MetaworldDatasetOptions) -> Path:
@@ -40,7 +37,8 @@ def make(config: MetaworldDatasetOptions) -> Path:
     if directory.exists():
         raise DatasetError(f"{display_path(directory)} already exists; choose another --name, or remove it")
     episodes, cameras = sources.choose(recorded, config.keep_failures), config.camera_names
-    source = describe(recorded, episodes, cameras, config.size)
+    keys = {layout.video_key(camera): camera for camera in cameras}
+    source = recorded.provenance(episodes, keys, config.size, turned_180=False)
     features, modality = layout.features(cameras, config.size), layout.modality(cameras)
     writer = WRITERS[config.format](directory, layout.ROBOT, layout.FPS, features, modality, source)
     steps = sum(episode.steps for episode in episodes)
@@ -57,32 +55,6 @@ def make(config: MetaworldDatasetOptions) -> Path:
     say(summary.describe_line(open_dataset(directory)))
     say(f"data set: {display_path(directory)}\nlook at it: ./lab dataset {directory.name} --show")
     return directory
-
-
-def episode_slots(episodes: Sequence[Demonstration]) -> dict[int, EpisodeSlot]:
-    """Return the slot of each episode by its index: rows do not depend on the order of writing."""
-    slots, row, texts = {}, 0, {}
-    for episode in episodes:
-        slots[episode.index] = EpisodeSlot(
-            episode.index, row, texts.setdefault(episode.instruction, len(texts)), episode.instruction
-        )
-        row += episode.steps
-    return slots
-
-
-def describe(
-    recorded: sources.Episodes, episodes: Sequence[Demonstration], cameras: tuple[str, ...], size: int
-) -> dict[str, Any]:
-    """Return the provenance stored with the set: enough to identify a model's training data."""
-    return {
-        **recorded.facts,
-        "action": [asdict(part) for part in recorded.facts["action"]],
-        "state": [asdict(part) for part in recorded.facts["state"]],
-        "cameras": {layout.video_key(camera): camera for camera in cameras},
-        "size": size,
-        "turned_180": False,
-        "episodes": [{name: getattr(episode, name) for name in EPISODE_FIELDS} for episode in episodes],
-    }
 
 
 def put(

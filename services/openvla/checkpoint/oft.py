@@ -67,15 +67,12 @@ def find_oft(directory: Path, statistics: Mapping[str, Any]) -> Oft | None:
         )
     code = directory / "modeling_prismatic.py"
     is_oft = code.is_file() and _CODE_MARK in code.read_text(encoding="utf-8", errors="replace")
-    return Oft(False, False) if is_oft or any(_has_proprio(value) for value in statistics.values()) else None
-
-
-def _has_proprio(statistics: Any) -> bool:
-    """Return whether a data set has statistics of the robot's state. OpenVLA's own training writes zeros there
-    (prismatic/vla/datasets/rlds/utils/data_utils.py)."""
-    proprio = statistics.get("proprio") if isinstance(statistics, dict) else None
-    columns = proprio.values() if isinstance(proprio, dict) else ()
-    return any(isinstance(column, list) and any(number != 0 for number in column) for column in columns)
+    for entry in statistics.values():
+        proprio = entry.get("proprio") if isinstance(entry, dict) else None
+        columns: Iterable[Any] = proprio.values() if isinstance(proprio, dict) else ()
+        # OpenVLA's own training writes zeros there (prismatic/vla/datasets/rlds/utils/data_utils.py)
+        is_oft = is_oft or any(isinstance(column, list) and any(column) for column in columns)
+    return Oft(False, False) if is_oft else None
 
 
 def part_file(directory: Path, part: str) -> Path | None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+SUITES = ("libero_spatial", "libero_object", "libero_goal", "libero_10", "libero_90")
 # suite -> (repository, commit)
 REPOSITORIES: Mapping[str, tuple[str, str]] = {
     "libero_spatial": ("openvla/openvla-7b-finetuned-libero-spatial", "962318cec55ac10993ff0f5f43eda9a270b4c873"),
@@ -32,3 +33,14 @@ def check_remote_code(directory: Path) -> None:
     """Raise ValueError if files of upstream's code are missing in a directory."""
     if missing := [name for name in REMOTE_CODE if not (directory / name).is_file()]:
         raise ValueError(f"{directory} has no {', '.join(missing)}; expected openvla's directory prismatic/extern/hf")
+
+
+def keys_of(suite: str) -> tuple[str, str]:
+    """Return the possible keys of a suite's statistics, the preferred one first."""
+    return suite, f"{suite}_no_noops"
+
+
+def suites_of(keys: Iterable[str]) -> tuple[str, ...]:
+    """Return the suites of statistics' keys; empty for a checkpoint of other data."""
+    keys = set(keys)
+    return tuple(suite for suite in SUITES if keys & set(keys_of(suite)))

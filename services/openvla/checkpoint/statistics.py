@@ -59,25 +59,17 @@ def _stats(value: Any, part: str, size: int) -> Stats:
     entry = value.get(part) if isinstance(value, dict) else None
     if not isinstance(entry, dict) or not {"q01", "q99"} <= entry.keys():
         raise ValueError(f"have no {part} q01 and q99; expected {size} numbers each")
-    bounds = {name: _numbers(name, entry[name], size) for name in ("q01", "q99")}
-    return {**bounds, "mask": _mask(entry, size)}
-
-
-def _numbers(name: str, values: Any, size: int) -> tuple[float, ...]:
-    if not isinstance(values, list) or len(values) != size:
-        count = len(values) if isinstance(values, list) else 0
-        raise ValueError(f"are for {count} numbers in {name}; this service expects {size}")
-    for dimension, value in enumerate(values):
-        if type(value) not in (int, float) or not math.isfinite(value):
-            raise ValueError(f"have {value!r} as {name} of dimension {dimension}; expected a finite number")
-    return tuple(float(value) for value in values)
-
-
-def _mask(entry: Mapping[str, Any], size: int) -> tuple[bool, ...]:
-    """Return which numbers are scaled: all by default, none for null, as upstream does."""
-    mask = entry.get("mask", [True] * size)
-    if mask is None:
-        return (False,) * size
+    stats: dict[str, tuple] = {}
+    for name in ("q01", "q99"):
+        values = entry[name] if isinstance(entry[name], list) else []
+        if len(values) != size:
+            raise ValueError(f"are for {len(values)} numbers in {name}; this service expects {size}")
+        for dimension, number in enumerate(values):
+            if type(number) not in (int, float) or not math.isfinite(number):
+                raise ValueError(f"have {number!r} as {name} of dimension {dimension}; expected a finite number")
+        stats[name] = tuple(map(float, values))
+    mask = entry.get("mask", [True] * size)  # all are scaled by default, none for null, as upstream does
+    mask = [False] * size if mask is None else mask
     if not isinstance(mask, list) or len(mask) != size or any(flag not in (0, 1) for flag in mask):
         raise ValueError(f"have the mask {mask!r}; expected {size} times true or false")
-    return tuple(bool(flag) for flag in mask)
+    return {**stats, "mask": tuple(map(bool, mask))}

@@ -21,9 +21,7 @@ from safetensors.torch import save_file
 
 from services.openvla.checkpoint.config import LlamaConfig, ModelConfig, Tower, load_config
 from services.openvla.checkpoint.oft import PARTS, Oft
-from services.openvla.checkpoint.published import REMOTE_CODE, check_remote_code
-from services.openvla.checkpoint.suites import SUITES
-from services.openvla.checkpoint.tiny_tokenizer import write_tokenizer
+from services.openvla.checkpoint.published import REMOTE_CODE, SUITES, check_remote_code
 from services.openvla.model.llama import HEAD
 from services.openvla.model.openvla import model_shapes
 from vla_modelkit.checkpoint import INDEX
@@ -62,7 +60,6 @@ class TinySpec:
     oft: Oft | None = None
 
     def text_config(self) -> dict[str, Any]:
-        """Return config.json's `text_config`."""
         return {
             "model_type": "llama", "vocab_size": 32064, "pad_token_id": 32000, "torch_dtype": "bfloat16",
             "hidden_size": self.hidden_size, "intermediate_size": self.intermediate_size,
@@ -70,7 +67,6 @@ class TinySpec:
         }  # fmt: skip
 
     def model_config(self) -> ModelConfig:
-        """Return the model, without a directory."""
         text = self.text_config()
         llama = LlamaConfig(**{name: text[name] for name in LlamaConfig.__dataclass_fields__ if name in text})
         towers = tuple(
@@ -89,7 +85,6 @@ STDS = ((0.229, 0.224, 0.225), (0.5, 0.5, 0.5))
 # tvf_normalize_params of the published checkpoints: the same values rounded to bfloat16.
 SEEN_MEANS = ((0.484375, 0.455078125, 0.40625), (0.5, 0.5, 0.5))
 SEEN_STDS = ((0.228515625, 0.2236328125, 0.224609375), (0.5, 0.5, 0.5))
-PIXELS = (SEEN_MEANS, SEEN_STDS)  # per tower
 # One real SigLIP tower, with its attention pool and without a class token.
 SIGLIP = TinySpec(timm_ids=("vit_small_patch14_reg4_dinov2", "vit_base_patch16_siglip_224"))
 # As many patches as the 7B model has, and a language model that takes most of the time as it does there.
@@ -136,12 +131,25 @@ def write(
     write_tokenizer(directory)
     if remote_code is not None:
         check_remote_code(remote_code)
-        _copy_remote_code(remote_code, directory)
+        for name in REMOTE_CODE:
+            shutil.copyfile(remote_code / name, directory / name)
     config = replace(load_config(directory), oft=spec.oft)
     state = tensors(config, spec.seed) if source is None else {n: source.read(n) for n in source.shapes()}
-    if spec.oft:
-        _write_parts(directory, state)
-    _write_shards(directory, state, spec.shards)
+    for part in PARTS if spec.oft else ():  # in files of their own, named as distributed training saves them
+        names = [name for name in state if name.startswith(f"{part}.")]
+        if names:
+            stored = {f"module.{name.removeprefix(f'{part}.')}": state.pop(name) for name in names}
+            torch.save(stored, directory / f"{part}--150000_checkpoint.pt")
+    names = sorted(state)
+    weight_map: dict[str, str] = {}
+    for index in range(spec.shards):
+        file = f"model-{index + 1:05d}-of-{spec.shards:05d}.safetensors"
+        shard = names[len(names) * index // spec.shards : len(names) * (index + 1) // spec.shards]
+        save_file({name: state[name] for name in shard}, str(directory / file), metadata={"format": "pt"})
+        (directory / file).chmod(0o644)  # safetensors creates files that only their owner can read
+        weight_map |= dict.fromkeys(shard, file)
+    size = sum(value.numel() * value.element_size() for value in state.values())
+    _write_json(directory / INDEX, {"metadata": {"total_size": size}, "weight_map": weight_map})
     return directory
 
 
@@ -199,32 +207,80 @@ def _preprocessor(spec: TinySpec) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _write_shards(directory: Path, state: dict[str, torch.Tensor], count: int) -> None:
-    names = sorted(state)
-    weight_map: dict[str, str] = {}
-    for index in range(count):
-        file = f"model-{index + 1:05d}-of-{count:05d}.safetensors"
-        part = names[len(names) * index // count : len(names) * (index + 1) // count]
-        save_file({name: state[name] for name in part}, str(directory / file), metadata={"format": "pt"})
-        (directory / file).chmod(0o644)  # safetensors creates files that only their owner can read
-        weight_map |= dict.fromkeys(part, file)
-    size = sum(value.numel() * value.element_size() for value in state.values())
-    _write_json(directory / INDEX, {"metadata": {"total_size": size}, "weight_map": weight_map})
-
-
-def _write_parts(directory: Path, state: dict[str, torch.Tensor]) -> None:
-    """Move the tensors of OpenVLA-OFT's parts into their files, named as distributed training saves them."""
-    for part in PARTS:
-        names = [name for name in state if name.startswith(f"{part}.")]
-        if names:
-            tensors = {f"module.{name.removeprefix(f'{part}.')}": state.pop(name) for name in names}
-            torch.save(tensors, directory / f"{part}--150000_checkpoint.pt")
-
-
-def _copy_remote_code(source: Path, directory: Path) -> None:
-    for name in REMOTE_CODE:
-        shutil.copyfile(source / name, directory / name)
-
-
 def _write_json(path: Path, value: dict[str, Any]) -> None:
     path.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
+
+
+# --- the tokenizer ------------------------------------------------------------------------------------------
+
+SPACE = "▁"
+FIRST_CHARACTER = 29871  # "▁", then single characters, as in Llama's vocabulary
+VOCABULARY = 32000
+CHARACTERS = SPACE + "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.,:;!?'\"-_()/"
+_TEXT = """
+In What action should the robot take to put bowl on plate stove open drawer of cabinet top middle bottom push front turn
+wine bottle rack cream cheese pick up and place it basket black from next between ramekin cookie box wooden table center
+soup sauce butter milk tomato alphabet orange juice chocolate pudding bbq salad dressing ketchup both moka pots mug
+white yellow microwave close left right book caddy back compartment
+"""
+LEXICON = _TEXT.split()
+
+
+def write_tokenizer(directory: Path) -> None:
+    """Write a tokenizer of Llama's kind: byte fallback, "▁" for spaces, BOS first, 32000 + 1 ids.
+
+    Its ids are its own, but for those that OpenVLA's rules name: BOS 1, "▁" 29871, PAD 32000. The words of LIBERO's
+    instructions are merged as a trained one would merge them; everything else falls back to characters and bytes.
+    """
+    special = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>", "pad_token": "<PAD>"}
+    config = {
+        **special, "tokenizer_class": "LlamaTokenizer", "add_bos_token": True, "add_eos_token": False,
+        "model_max_length": 2048, "padding_side": "right", "clean_up_tokenization_spaces": False, "legacy": False,
+        "processor_class": "PrismaticProcessor",
+        "auto_map": {"AutoProcessor": "processing_prismatic.PrismaticProcessor"},
+    }  # fmt: skip
+    for name, value in {
+        "tokenizer.json": tokenizer_json(), "tokenizer_config.json": config, "special_tokens_map.json": special,
+    }.items():  # fmt: skip
+        (directory / name).write_text(json.dumps(value, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+
+
+def tokenizer_json() -> dict:
+    """Return the tokenizer in the form that Hugging Face's tokenizers reads."""
+    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+    added = {0: "<unk>", 1: "<s>", 2: "</s>", VOCABULARY: "<PAD>"}
+    merges: dict[tuple[str, str], None] = {}  # pairs that build every known word from the left
+    for word in LEXICON:
+        merges |= {(SPACE + word[: end - 1], word[end - 1]): None for end in range(1, len(word) + 1)}
+    pieces = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256))]
+    pieces += dict.fromkeys(left + right for left, right in merges)
+    pieces += [f"<unused{index}>" for index in range(len(pieces), FIRST_CHARACTER)]
+    pieces += CHARACTERS
+    pieces += [f"<unused{index}>" for index in range(len(pieces), VOCABULARY)]
+    return {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": [{"id": i, "content": text, **flags, "special": True} for i, text in added.items()],
+        "normalizer": {
+            "type": "Sequence",
+            "normalizers": [
+                {"type": "Prepend", "prepend": SPACE},
+                {"type": "Replace", "pattern": {"String": " "}, "content": SPACE},
+            ],
+        },
+        "pre_tokenizer": None,
+        "post_processor": {
+            "type": "TemplateProcessing",
+            "single": [{"SpecialToken": {"id": "<s>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}],
+            "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 1}}],
+            "special_tokens": {"<s>": {"id": "<s>", "ids": [1], "tokens": ["<s>"]}},
+        },
+        "decoder": {"type": "Sequence", "decoders": [{"type": "ByteFallback"}, {"type": "Fuse"}]},
+        "model": {
+            "type": "BPE", "dropout": None, "unk_token": "<unk>", "continuing_subword_prefix": None,
+            "end_of_word_suffix": None, "fuse_unk": True, "byte_fallback": True,
+            "vocab": {piece: index for index, piece in enumerate(pieces)},
+            "merges": [" ".join(pair) for pair in merges],
+        },
+    }  # fmt: skip

@@ -20,12 +20,17 @@ class PromptTokenizer:
     """
 
     def __init__(self, directory: Path):
-        self._encode = _from_json(directory / "tokenizer.json") or _from_sentencepiece(directory / "tokenizer.model")
-        if self._encode is None:
+        fast, sentencepiece = directory / "tokenizer.json", directory / "tokenizer.model"
+        if not fast.is_file() and not sentencepiece.is_file():
             raise CheckpointError(
                 f"{directory} has no tokenizer.json and no tokenizer.model; run the download again: a checkpoint needs "
                 "its tokenizer"
             )
+        path = fast if fast.is_file() else sentencepiece
+        try:
+            self._encode = _from_json(path) if path == fast else _from_sentencepiece(path)
+        except Exception as error:  # tokenizers raises bare Exception; sentencepiece and protobuf their own
+            raise CheckpointError(f"{path} cannot be read: {explain(path, error)}") from error
 
     def prompt_ids(self, instruction: str) -> list[int]:
         """Return the ids of the prompt: BOS first, the space token last."""
@@ -38,28 +43,18 @@ def complete(ids: list[int]) -> list[int]:
     return ids if ids[-1] == SPACE_TOKEN else [*ids, SPACE_TOKEN]
 
 
-def _from_json(path: Path) -> Callable[[str], list[int]] | None:
-    if not path.is_file():
-        return None
+def _from_json(path: Path) -> Callable[[str], list[int]]:
     from tokenizers import Tokenizer
 
-    try:
-        tokenizer = Tokenizer.from_file(str(path))
-    except Exception as error:  # tokenizers raises bare Exception
-        raise CheckpointError(f"{path} cannot be read: {explain(path, error)}") from error
+    tokenizer = Tokenizer.from_file(str(path))
     tokenizer.no_truncation()
     tokenizer.no_padding()
     return lambda text: tokenizer.encode(text).ids
 
 
-def _from_sentencepiece(path: Path) -> Callable[[str], list[int]] | None:
+def _from_sentencepiece(path: Path) -> Callable[[str], list[int]]:
     """Read tokenizer.model as upstream does: converted, so that `</s>` in a text is the special token there too."""
-    if not path.is_file():
-        return None
     from transformers import LlamaTokenizerFast
 
-    try:
-        tokenizer = LlamaTokenizerFast(vocab_file=str(path))
-    except Exception as error:  # sentencepiece and protobuf have errors of their own
-        raise CheckpointError(f"{path} cannot be read: {explain(path, error)}") from error
+    tokenizer = LlamaTokenizerFast(vocab_file=str(path))
     return lambda text: tokenizer(text)["input_ids"]

@@ -24,11 +24,9 @@ class CheckpointWeights(Safetensors):
                 self._parts |= {f"{part}.{name}": value for name, value in read_part(path).items()}
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Return the shape of every tensor by name."""
         return {**super().shapes(), **{name: tuple(value.shape) for name, value in self._parts.items()}}
 
     def read(self, name: str) -> Tensor:
-        """Return a tensor as it is stored, on the CPU."""
         return self._parts[name] if name in self._parts else super().read(name)
 
 

@@ -48,7 +48,6 @@ class ActionCodec:
 
 
 def codec_of(config: ModelConfig) -> ActionCodec:
-    """Return the codec of a model."""
     return ActionCodec(config.action_vocab_size, config.n_action_bins)
 
 

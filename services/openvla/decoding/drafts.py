@@ -38,7 +38,8 @@ class Dimension:
         """Add the bin of a step; return the three likeliest bins of the next, from 0 to `top`."""
         if self.drafted:
             judged = zip(self.merit, self.drafted, strict=True)
-            self.merit = [DECAY * merit + _earned(abs(draft - bin)) for merit, draft in judged]
+            earned = {0: 1.0, 1: ADJACENT_BIN_MERIT}  # by the distance in bins
+            self.merit = [DECAY * merit + earned.get(abs(draft - bin), 0.0) for merit, draft in judged]
         self.last = [bin, *self.last[:3]]
         self.drafted = extrapolate(self.last, top)
         return ranked(self.drafted, self.merit, top)
@@ -79,21 +80,17 @@ class Drafter:
         """Compute the drafts of the observed steps."""
         observed, self._observed = self._observed, []
         for session, tokens in observed:
-            self._update(session, tokens.tolist())
-
-    def _update(self, session: str, tokens: list[int]) -> None:
-        entry = self._sessions.get(session)
-        if entry is None:
-            entry = self._sessions[session] = DraftSession()
-        self._sessions.move_to_end(session)
-        bins = [min(max(token - self._low, 0), self._top) for token in tokens]
-        best = [dimension.update(bin, self._top) for dimension, bin in zip(entry.dimensions, bins, strict=True)]
-        entry.ready = self._low + np.array(best).T
-        while len(self._sessions) > self._limit:
-            self._sessions.popitem(last=False)
+            entry = self._sessions.get(session)
+            if entry is None:
+                entry = self._sessions[session] = DraftSession()
+            self._sessions.move_to_end(session)
+            bins = [min(max(token - self._low, 0), self._top) for token in tokens.tolist()]
+            best = [dimension.update(bin, self._top) for dimension, bin in zip(entry.dimensions, bins, strict=True)]
+            entry.ready = self._low + np.array(best).T
+            while len(self._sessions) > self._limit:
+                self._sessions.popitem(last=False)
 
     def forget(self, session: str) -> None:
-        """Drop a session, if it exists."""
         self.settle()
         self._sessions.pop(session, None)
 
@@ -117,7 +114,3 @@ def ranked(drafted: list[int], merit: list[float], top: int) -> list[int]:
     candidates = {bin for draft in votes for bin in (draft - 1, draft, draft + 1) if 0 <= bin <= top} | {0, 1, 2}
     neighbours = {bin: votes.get(bin - 1, 0.0) + votes.get(bin + 1, 0.0) for bin in candidates}
     return sorted(candidates, key=lambda bin: (-(votes.get(bin, 0.0) + SPREAD * neighbours[bin]), bin))[: 1 + BRANCHES]
-
-
-def _earned(off: int) -> float:
-    return 1.0 if off == 0 else ADJACENT_BIN_MERIT if off == 1 else 0.0

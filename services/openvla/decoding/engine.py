@@ -25,15 +25,11 @@ RowLogits = list[list[Tensor]] | None  # logits of each row's tokens, if request
 
 @dataclass(frozen=True)
 class Generated:
-    """The result of a batch.
+    """The result of a batch."""
 
-    tokens int64 [B, 7], NO_TOKEN from a row's first non-finite logits on; decode_passes after the prefill;
-    logits float32 [B, 7, vocab] if requested and no row failed.
-    """
-
-    tokens: np.ndarray
-    decode_passes: int
-    logits: np.ndarray | None = None
+    tokens: np.ndarray  # int64 [B, 7], NO_TOKEN from a row's first non-finite logits on
+    decode_passes: int  # after the prefill
+    logits: np.ndarray | None = None  # float32 [B, 7, vocab] if requested and no row failed
 
 
 class BatchEngine:
@@ -63,7 +59,8 @@ class BatchEngine:
             use_idle_cores(self._threads)
 
     def _rows(self, count: int) -> int:
-        return min(_round_up_batch(count), self.max_batch) if self.fixed_shapes else count
+        padded = next(size for size in BATCHES if size >= count)
+        return min(padded, self.max_batch) if self.fixed_shapes else count
 
     def _text_width(self, length: int, following: int) -> int:
         """Return the width of a batch whose longest prompt has `length` tokens, with `following` behind it."""
@@ -93,12 +90,9 @@ class Engine(BatchEngine):
 
     @torch.inference_mode()
     def generate(
-        self,
-        pixels: np.ndarray,
-        prompts: Sequence[Sequence[int]],
-        draft: np.ndarray | None = None,
+        self, pixels: np.ndarray, prompts: Sequence[Sequence[int]], draft: np.ndarray | None = None,
         keep_logits: bool = False,
-    ) -> Generated:
+    ) -> Generated:  # fmt: skip
         """Return the greedy action tokens.
 
         pixels   uint8 [B, S, S, 3], 1 <= B <= max_batch
@@ -120,11 +114,8 @@ class Engine(BatchEngine):
         if any(row.failed for row in rows):
             self._cache.clear()  # a slot that holds NaN spoils rows that do not even see it: 0 · NaN is NaN
             return Generated(tokens, decode_passes)
-        return Generated(
-            tokens,
-            decode_passes,
-            np.array([[o.numpy() for o in logits] for logits in row_logits]) if row_logits else None,
-        )
+        stacked = np.array([[o.numpy() for o in logits] for logits in row_logits]) if row_logits else None
+        return Generated(tokens, decode_passes, stacked)
 
     def warm_up(self, prompt_lengths: Sequence[int] = (32, 48, 64), drafts: bool = True) -> None:
         """Run every shape that requests will have, so that none of them waits for a capture.
@@ -139,13 +130,9 @@ class Engine(BatchEngine):
                 self.generate(np.zeros((rows, side, side, 3), np.uint8), prompts, draft)
 
     def _prefill(
-        self,
-        rows: Sequence[DecodedRow],
-        pixels: np.ndarray,
-        prompts: Sequence[Sequence[int]],
-        lengths: np.ndarray,
+        self, rows: Sequence[DecodedRow], pixels: np.ndarray, prompts: Sequence[Sequence[int]], lengths: np.ndarray,
         row_logits: RowLogits,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """One pass over images, prompts and the drafts' chains."""
         padded, follow = self._rows(len(rows)), 0 if rows[0].draft is None else DRAFT_LENGTH
         text = self._text_width(int(lengths.max()), follow)
@@ -166,7 +153,6 @@ class Engine(BatchEngine):
             _append_logits(row_logits, index, logits[index, row.accept_prefill(choices)])
 
     def _decode(self, rows: Sequence[DecodedRow], lengths: np.ndarray, row_logits: RowLogits) -> None:
-        """One pass over the next tokens of every row."""
         padded, width = self._rows(len(rows)), 1 if rows[0].draft is None else self.width
         branches = len(rows[0].draft) - 1 if width > 1 else 0
         extra = branches * (width - 1)
@@ -190,17 +176,9 @@ class Engine(BatchEngine):
             columns, branch = row.accept(choices, branches)
             _append_logits(row_logits, index, logits[index, columns])
             accepted += [(index, branch)] if branch is not None else []
-        if accepted:
-            self._accept_branches(rows, branch_hidden, accepted, row_logits)
-
-    def _accept_branches(
-        self,
-        rows: Sequence[DecodedRow],
-        branch_hidden: Tensor,
-        accepted: Sequence[tuple[int, int]],
-        row_logits: RowLogits,
-    ) -> None:
-        """Compute the logits of accepted branches only: they are few, so the head is not applied to all."""
+        if not accepted:
+            return
+        # The logits of accepted branches only: they are few, so the head is not applied to all.
         positions = self._to_device(np.array(accepted).T)
         logits = self.model.llama.logits(branch_hidden[positions[0], positions[1]])
         for (index, _), token, logit in zip(accepted, choose(logits).tolist(), logits, strict=True):
@@ -243,18 +221,12 @@ def _tree(start: Tensor, width: int, branches: int, free: int) -> TreePositions:
         return TreePositions(chain, chain, chain)
     siblings = chain[:, 1:].repeat(1, branches)
     slots = free + torch.arange(siblings.shape[1], device=start.device).expand_as(siblings)
-    return TreePositions(
-        *(torch.cat(pair, dim=1) for pair in ((chain, siblings), (chain, slots), (chain, siblings - 1)))
-    )
+    return TreePositions(*(torch.cat((chain, other), dim=1) for other in (siblings, slots, siblings - 1)))
 
 
 def _append_logits(row_logits: RowLogits, index: int, logits: Tensor) -> None:
     if row_logits is not None:
         row_logits[index].extend(logits.cpu())
-
-
-def _round_up_batch(count: int) -> int:
-    return next(size for size in BATCHES if size >= count)
 
 
 def padded_rows(array: np.ndarray, rows: int) -> np.ndarray:

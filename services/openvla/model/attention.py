@@ -1,49 +1,33 @@
-"""The attentions that the language model needs: over a prompt (torch's SDPA or flash-attn), and under a mask."""
+"""The attentions that the language model needs: over a prompt (torch's SDPA or flash-attn), and under a mask.
+
+q [B, S, heads, D], k and v [B, S, kv heads, D] -> [B, S, heads, D].
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from vla_modelkit.flash import flash_obstacle
+from vla_modelkit.builds import flash_obstacle
 
 CHOICES = ("auto", "sdpa", "flash")
+AttentionFunction = Callable[[Tensor, Tensor, Tensor], Tensor]  # its __name__ is in `/v1/info`
 
 
-class AttentionFunction(Protocol):
-    """q [B, S, heads, D], k and v [B, S, kv heads, D] -> [B, S, heads, D]."""
-
-    name: str
-
-    def __call__(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """Return causal attention."""
+def sdpa(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Return causal attention by torch's scaled_dot_product_attention: on a GPU its own FlashAttention-2 kernel."""
+    q, k, v = (head.transpose(1, 2) for head in _same_heads(q, k, v))
+    return F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2)
 
 
-@dataclass(frozen=True)
-class Sdpa:
-    """torch's scaled_dot_product_attention: on a GPU its own FlashAttention-2 kernel."""
+def flash(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Return causal attention by the flash-attn package: 16-bit numbers on a GPU only."""
+    from flash_attn import flash_attn_func
 
-    name: str = "sdpa"
-
-    def __call__(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        q, k, v = (head.transpose(1, 2) for head in _same_heads(q, k, v))
-        return F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2)
-
-
-@dataclass(frozen=True)
-class Flash:
-    """The flash-attn package: 16-bit numbers on a GPU only."""
-
-    name: str = "flash"
-
-    def __call__(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        from flash_attn import flash_attn_func
-
-        return flash_attn_func(q, k, v, causal=True)
+    return flash_attn_func(q, k, v, causal=True)
 
 
 def masked(q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None) -> Tensor:
@@ -61,13 +45,13 @@ def choose(requested: str, device: torch.device, dtype: torch.dtype) -> tuple[At
     if requested not in CHOICES:
         raise ValueError(f"attention {requested!r} not found; expected one of {', '.join(CHOICES)}")
     if requested == "sdpa":
-        return Sdpa(), "requested"
+        return sdpa, "requested"
     reason = flash_obstacle(device, dtype)
     if reason is None:
-        return Flash(), "flash-attn is installed" if requested == "auto" else "requested"
+        return flash, "flash-attn is installed" if requested == "auto" else "requested"
     if requested == "flash":
         raise ValueError(f"attention 'flash' is not available: {reason}; set VLALAB_OPENVLA_ATTENTION=sdpa (or auto)")
-    return Sdpa(), f"instead of flash: {reason}"
+    return sdpa, f"instead of flash: {reason}"
 
 
 def _same_heads(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:

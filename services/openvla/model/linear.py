@@ -32,8 +32,7 @@ class Dense:
 
     @property
     def nbytes(self) -> int:
-        """Bytes that the weights take."""
-        return _nbytes(self.weight) + (_nbytes(self.bias) if self.bias is not None else 0)
+        return self.weight.nbytes + (self.bias.nbytes if self.bias is not None else 0)
 
 
 @dataclass(frozen=True)
@@ -65,9 +64,8 @@ class Bits4:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of packed weights and of their scales."""
         scales = [self.state.absmax, self.state.state2.absmax] if self.state.nested else [self.state.absmax]
-        return sum(tensor.numel() * tensor.element_size() for tensor in [self.packed, *scales])
+        return sum(tensor.nbytes for tensor in [self.packed, *scales])
 
 
 @dataclass(frozen=True)
@@ -87,8 +85,7 @@ class Int8:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of weights and scales."""
-        return self.weight.numel() + self.scale.numel() * self.scale.element_size()
+        return self.weight.nbytes + self.scale.nbytes
 
 
 Linear = Dense | Packed | Bits4 | Int8
@@ -97,58 +94,36 @@ Linear = Dense | Packed | Bits4 | Int8
 def plain(weight: Tensor, bias: Tensor | None = None) -> Dense | Packed:
     """Return a layer that is not quantised: packed if it is float32 on a CPU."""
     layer = Dense(weight, bias)
-    if weight.device.type != "cpu" or weight.dtype != torch.float32 or not _packs():
+    # oneDNN's operators, which torch.compile uses; a torch without them computes by F.linear
+    operators = ("_linear_pointwise", "_reorder_linear_weight")
+    packs = torch.backends.mkldnn.is_available() and all(hasattr(torch.ops.mkldnn, name) for name in operators)
+    if weight.device.type != "cpu" or weight.dtype != torch.float32 or not packs:
         return layer
     return Packed(torch.ops.mkldnn._reorder_linear_weight(weight, PACKED_ROWS), bias, layer.nbytes)
 
 
-def _packs() -> bool:
-    """Return whether torch has oneDNN's operators, which torch.compile uses."""
-    operators = ("_linear_pointwise", "_reorder_linear_weight")
-    return torch.backends.mkldnn.is_available() and all(hasattr(torch.ops.mkldnn, name) for name in operators)
-
-
-def _nbytes(tensor: Tensor) -> int:
-    return tensor.numel() * tensor.element_size()
-
-
 def quantiser(quant: str) -> Callable[[Tensor], Linear]:
-    """Return the function from a weight [out, in], already on its device, to a layer. Raises ValueError."""
-    makers = {"none": plain, "nf4": _nf4, "fp4": _fp4, "int8": _int8}
-    if quant not in makers:
+    """Return the function from a weight [out, in], already on its device, to a layer. Raises ValueError.
+
+    fp4 is the default of transformers' load_in_4bit=True, as in upstream's 4-bit evaluation.
+    """
+    if quant not in QUANTS:
         raise ValueError(f"quantisation {quant!r} not found; expected one of {', '.join(QUANTS)}")
-    if quant != "none":
-        _require_bitsandbytes(quant)
-    return makers[quant]
-
-
-def _nf4(weight: Tensor) -> Bits4:
-    return _bits4(weight, "nf4", double=True)
-
-
-def _fp4(weight: Tensor) -> Bits4:
-    """The default of transformers' load_in_4bit=True, as in upstream's 4-bit evaluation."""
-    return _bits4(weight, "fp4", double=False)
-
-
-def _bits4(weight: Tensor, kind: str, double: bool) -> Bits4:
-    from bitsandbytes.functional import quantize_4bit
-
-    return Bits4(*quantize_4bit(weight, blocksize=BLOCK, compress_statistics=double, quant_type=kind))
-
-
-def _int8(weight: Tensor) -> Int8:
-    from bitsandbytes.functional import int8_vectorwise_quant
-
-    numbers, scale, _ = int8_vectorwise_quant(weight.to(torch.float16))
-    return Int8(numbers, scale)
-
-
-def _require_bitsandbytes(quant: str) -> None:
+    if quant == "none":
+        return plain
     try:
-        import bitsandbytes  # noqa: F401
+        from bitsandbytes.functional import int8_vectorwise_quant, quantize_4bit
     except Exception as error:  # with a broken CUDA setup its import raises many kinds
         raise ValueError(
             f"{quant} needs bitsandbytes, whose import failed with {type(error).__name__}: {error}; run in "
             "the openvla image or environment, or set VLALAB_OPENVLA_QUANT=none"
         ) from error
+
+    def pack(weight: Tensor) -> Linear:
+        if quant == "int8":
+            numbers, scale, _ = int8_vectorwise_quant(weight.to(torch.float16))
+            return Int8(numbers, scale)
+        double = quant == "nf4"
+        return Bits4(*quantize_4bit(weight, blocksize=BLOCK, compress_statistics=double, quant_type=quant))
+
+    return pack

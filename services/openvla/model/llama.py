@@ -43,11 +43,9 @@ class KVCache:
 
     @property
     def capacity(self) -> int:
-        """Slots per row."""
         return self.keys.shape[2]
 
     def rows(self, count: int) -> KVCache:
-        """Return a view of the first `count` rows."""
         return KVCache(self.keys[:, :count], self.values[:, :count])
 
     def clear(self) -> None:
@@ -131,7 +129,6 @@ class Llama:
         return self.head(rms_norm(hidden, self.norm, self.config.rms_norm_eps)).float()
 
     def new_cache(self, rows: int, capacity: int) -> KVCache:
-        """Return an empty cache."""
         shape = (len(self.blocks), rows, capacity, self.config.num_key_value_heads, self.config.head_dim)
         keys, values = (torch.zeros(shape, dtype=self.embed.dtype, device=self.embed.device) for _ in range(2))
         return KVCache(keys, values)
@@ -179,7 +176,6 @@ def rotary_table(config: LlamaConfig, length: int, dtype: torch.dtype, device: t
 
 
 def llama_shapes(config: LlamaConfig) -> dict[str, tuple[int, ...]]:
-    """Return checkpoint name -> shape."""
     hidden, wide = config.hidden_size, config.intermediate_size
     kv = config.num_key_value_heads * config.head_dim
     layer = {

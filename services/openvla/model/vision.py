@@ -40,29 +40,36 @@ def build_tower(tower: Tower) -> nn.Module:
         raise CheckpointError(f"timm {timm.__version__} cannot build {tower.timm_id!r}: {error}") from error
 
 
-def tower_shapes(tower: Tower, prefix: str) -> dict[str, tuple[int, ...]]:
-    """Return checkpoint name -> shape of all of a tower's tensors, the last block's and the head's among them."""
-    model = build_tower(tower)
-    return {prefix + published_name(name): tuple(value.shape) for name, value in model.state_dict().items()}
-
-
-def load_tower(tower: Tower, prefix: str, source: WeightSource, dtype: torch.dtype, device: torch.device) -> nn.Module:
-    """Return timm's model with its weights, without what the second-to-last layer's features do not need."""
+def kept_tower(tower: Tower) -> nn.Module:
+    """Return timm's model without weights, and without what the second-to-last layer's features do not need."""
     model = build_tower(tower)
     model.blocks = model.blocks[:-1]
     model.norm = nn.Identity()
     if getattr(model, "attn_pool", None) is not None:
         model.attn_pool = None
+    return model
+
+
+def load_tower(tower: Tower, prefix: str, source: WeightSource, dtype: torch.dtype, device: torch.device) -> nn.Module:
+    """Return timm's model with its weights, see `kept_tower`."""
+    model = kept_tower(tower)
     state = {
         name: source.read(prefix + published_name(name)).to(device=device, dtype=dtype) for name in model.state_dict()
     }
     model.load_state_dict(state, assign=True)
-    return pack_linears(model.requires_grad_(False))
+    pack_linears(model.requires_grad_(False))
+    return model
+
+
+def pack_linears(model: nn.Module) -> None:
+    """Pack the model's linear layers where that is faster, in place."""
+    for parent in list(model.modules()):
+        for name, child in parent.named_children():
+            if isinstance(child, nn.Linear) and isinstance(layer := plain(child.weight, child.bias), Packed):
+                setattr(parent, name, PackedModule(layer))
 
 
 class PackedModule(nn.Module):
-    """A packed layer in the place of an nn.Linear."""
-
     def __init__(self, layer: Linear):
         super().__init__()
         self.layer = layer
@@ -71,24 +78,9 @@ class PackedModule(nn.Module):
         return self.layer(x)
 
 
-def pack_linears(model: nn.Module) -> nn.Module:
-    """Pack the model's linear layers where that is faster; return the same model."""
-    for parent in list(model.modules()):
-        for name, child in parent.named_children():
-            if isinstance(child, nn.Linear) and isinstance(layer := plain(child.weight, child.bias), Packed):
-                setattr(parent, name, PackedModule(layer))
-    return model
-
-
-def tower_bytes(model: nn.Module) -> int:
-    """Return the bytes of a tower's weights."""
+def module_bytes(model: nn.Module) -> int:
     packed = sum(module.layer.nbytes for module in model.modules() if isinstance(module, PackedModule))
-    return packed + sum(value.numel() * value.element_size() for value in model.state_dict().values())
-
-
-def patch_features(model: nn.Module, pixels: Tensor) -> Tensor:
-    """Return the last kept block's patch tokens [B, patches, features] of normalised pixels [B, 3, S, S]."""
-    return model.get_intermediate_layers(pixels, n=[len(model.blocks) - 1])[0]
+    return packed + sum(value.nbytes for value in model.state_dict().values())
 
 
 def published_name(name: str) -> str:
@@ -113,7 +105,7 @@ class VisionBackbone:
         """Return embeddings [B, patches, hidden] of uint8 pixels [B, S, S, 3]."""
         scaled = pixels.permute(0, 3, 1, 2).to(torch.float32) / 255
         seen = [
-            patch_features(tower, ((scaled - mean) / std).to(self.dtype))
+            tower.get_intermediate_layers(((scaled - mean) / std).to(self.dtype), n=[len(tower.blocks) - 1])[0]
             for tower, mean, std in zip(self.towers, self.mean, self.std, strict=True)
         ]
         return project(torch.cat(seen, dim=2), self.projector)
@@ -126,23 +118,18 @@ def project(features: Tensor, layers: tuple[Linear, ...]) -> Tensor:
     return features
 
 
-def projector_shapes(vision_dim: int, hidden: int) -> dict[str, tuple[int, ...]]:
-    """Return checkpoint name -> shape of the projector."""
-    sizes = (vision_dim, 4 * vision_dim, hidden, hidden)
-    shapes: dict[str, tuple[int, ...]] = {}
-    for index in range(3):
-        shapes[f"projector.fc{index + 1}.weight"] = (sizes[index + 1], sizes[index])
-        shapes[f"projector.fc{index + 1}.bias"] = (sizes[index + 1],)
-    return shapes
-
-
 def vision_shapes(towers: tuple[Tower, Tower], hidden: int) -> dict[str, tuple[int, ...]]:
     """Return checkpoint name -> shape of towers and projector."""
     shapes: dict[str, tuple[int, ...]] = {}
     for tower, prefix in zip(towers, PREFIXES, strict=True):
-        shapes |= tower_shapes(tower, prefix)
+        state = build_tower(tower).state_dict()  # with the last block's and the head's
+        shapes |= {prefix + published_name(name): tuple(value.shape) for name, value in state.items()}
     features = sum(shapes[prefix + "patch_embed.proj.weight"][0] for prefix in PREFIXES)
-    return shapes | projector_shapes(features, hidden)
+    sizes = (features, 4 * features, hidden, hidden)
+    for index in (1, 2, 3):
+        shapes[f"projector.fc{index}.weight"] = (sizes[index], sizes[index - 1])
+        shapes[f"projector.fc{index}.bias"] = (sizes[index],)
+    return shapes
 
 
 def load_vision_backbone(
@@ -159,18 +146,15 @@ def load_vision_backbone(
         raise CheckpointError(
             f"the vision towers split an image into {counts[0]} and {counts[1]} patches; expected equally many"
         )
-    return VisionBackbone(models, _pixels("mean", towers, device), _pixels("std", towers, device), projector, dtype)
+    mean, std = (
+        torch.tensor([getattr(tower, name) for tower in towers], dtype=torch.float32, device=device)[..., None, None]
+        for name in ("mean", "std")
+    )
+    return VisionBackbone(models, mean, std, projector, dtype)
 
 
 def patch_count(towers: tuple[Tower, Tower]) -> int:
-    """Return the number of patches of an image."""
     return build_tower(towers[0]).patch_embed.num_patches
-
-
-def _pixels(attribute: str, towers: tuple[Tower, Tower], device: torch.device) -> Tensor:
-    return torch.tensor([getattr(tower, attribute) for tower in towers], dtype=torch.float32, device=device)[
-        ..., None, None
-    ]
 
 
 def sizes_of(shapes: Mapping[str, tuple[int, ...]]) -> int:

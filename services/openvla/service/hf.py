@@ -17,8 +17,7 @@ from services.openvla.checkpoint.config import load_config
 from services.openvla.checkpoint.published import BASE, REMOTE_CODE
 from services.openvla.checkpoint.tokenizer import PROMPT, complete
 from services.openvla.model.openvla import weight_bytes
-from services.openvla.service.info import CAMERA, example, policy_info, served_keys
-from services.openvla.service.loading import placement
+from services.openvla.service.loading import CAMERA, example, placement, policy_info, served_keys
 from services.openvla.service.settings import ModelSettings
 from vla_contract import ActionChunk, Observation, Policy, PolicyInfo
 from vla_modelkit.canary import check_sees
@@ -27,10 +26,10 @@ from vla_modelkit.devices import NAMES
 from vla_modelkit.memory import require_memory
 
 log = logging.getLogger("services.openvla")
-CLASSES = (
+CLASSES = [
     "configuration_prismatic.OpenVLAConfig", "modeling_prismatic.OpenVLAForActionPrediction",
     "processing_prismatic.PrismaticImageProcessor", "processing_prismatic.PrismaticProcessor",
-)  # fmt: skip
+]  # fmt: skip
 
 
 class HfPolicy(Policy):
@@ -53,8 +52,8 @@ class HfPolicy(Policy):
         ids = torch.tensor([complete(inputs["input_ids"][0].tolist())], device=self._model.device)
         pixels = inputs["pixel_values"].to(self._model.device, self._model.dtype)
         prepared = time.perf_counter()
-        inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "pixel_values": pixels}
-        inputs["unnorm_key"] = observation.unnorm_key or self._info.unnorm_keys[0]
+        key, mask = observation.unnorm_key or self._info.unnorm_keys[0], torch.ones_like(ids)
+        inputs = {"input_ids": ids, "attention_mask": mask, "pixel_values": pixels, "unnorm_key": key}
         action = self._model.predict_action(**inputs, do_sample=False)
         timings = {"prepare": (prepared - start) * 1e3, "model": (time.perf_counter() - prepared) * 1e3}
         return ActionChunk(np.asarray(action, np.float32)[None], timings)
@@ -62,23 +61,19 @@ class HfPolicy(Policy):
 
 def load_hf_policy(settings: ModelSettings, directory: Path) -> HfPolicy:
     """Load the policy. Raises CheckpointError, ValueError or MemoryError with the error and its fix."""
-    if settings.quant != "none":
-        raise ValueError(f"engine hf does not quantise; set VLALAB_OPENVLA_ENGINE=vla-lab for {settings.quant}")
     config = load_config(directory)
-    if config.oft:
+    if settings.quant != "none" or config.oft:
         raise ValueError(
-            f"engine hf runs OpenVLA, but {directory.name} is one of OpenVLA-OFT, whose code needs its own fork "
-            "of transformers; set VLALAB_OPENVLA_ENGINE=vla-lab"
+            "engine hf runs OpenVLA, not OpenVLA-OFT, whose code needs its own fork of transformers, and does not "
+            "quantise; set VLALAB_OPENVLA_ENGINE=vla-lab"
         )
     keys = served_keys(config, settings.unnorm_key)
     device, dtype, attention, reason = placement(settings)
     require_memory(weight_bytes(config, dtype, "none"), device, "use VLALAB_OPENVLA_ENGINE=vla-lab, which quantises")
-    processor, model = load_upstream(directory, dtype, device, attention.name)
+    processor, model = load_upstream(directory, dtype, device, attention.__name__)
     model.norm_stats = {key: {"action": {n: list(v) for n, v in s.items()}} for key, s in config.norm_stats.items()}
-    details = {
-        "engine": "hf", "dtype": NAMES[dtype], "attention": attention.name, "attention_reason": reason,
-        "weights_mb": f"{model.get_memory_footprint() / 1e6:.0f}",
-    }  # fmt: skip
+    details = {"engine": "hf", "dtype": NAMES[dtype], "attention": attention.__name__, "attention_reason": reason}
+    details["weights_mb"] = f"{model.get_memory_footprint() / 1e6:.0f}"
     policy = HfPolicy(model, processor, policy_info(config, directory, keys, device, NAMES[dtype], 1, details))
     check_sees(policy, partial(example, policy.info()))
     return policy

@@ -1,12 +1,18 @@
-"""Names, units and meaning of an action's numbers, from the policy's action parts and data set."""
+"""Names, units and meaning of an action's numbers, from the policy's action parts and data set; and a chunk's motion.
+
+The action parts determine which numbers a motion is drawn from; a robot without such parts has no drawing.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from html import escape
 
-from vla_contract import Part, PolicyInfo
+import numpy as np
+
+from vla_contract import ActionChunk, Part, PolicyInfo
 from vla_contract.protocol.parts import GRIPPER_CLOSES, GRIPPER_OPENS, OSC_POSE
 
 ROUNDING = 1e-5  # of float32: tolerance at the ends of a range
@@ -16,6 +22,10 @@ METRES = tuple(  # the same two parts in m and rad; a full step of OSC_POSE is t
     replace(part, unit=part.unit.split()[1], low=-float(part.unit.split()[0]), high=float(part.unit.split()[0]))
     for part in OSC_POSE
 )
+SIDE, ROOM = 200, 26  # pixels of a panel, and of its margins
+AXES = ("x", "y", "z")
+COLOURS = ("#0d9488", "#c2570c", "#7c3aed")  # of x, y and z; for light and dark themes
+OPEN, CLOSED = "none", "currentColor"  # fill of a point
 
 
 @dataclass(frozen=True)
@@ -49,63 +59,46 @@ def spec(info: PolicyInfo, unnorm_key: str | None) -> Spec:
     X-Embodiment's convention.
     """
     key = unnorm_key or (info.unnorm_keys[0] if len(info.unnorm_keys) == 1 else None)
-    if info.action != (*OSC_POSE, GRIPPER_OPENS) or key is None or key.startswith("libero"):
-        return Spec(tuple(_named(info.action)), "; ".join(f"{part.name}: {part.convention}" for part in info.action))
-    note = f"In the units of data set {key!r}: m and rad per step (Open X-Embodiment), gripper 1 = open."
-    return Spec(tuple(_named((*METRES, GRIPPER_OPENS))), note)
-
-
-def numbers(action: Sequence[float], spec: Spec) -> list[Number]:
-    """Return the numbers of one action with their names, units and meaning."""
-    values = [float(value) for value in action]
-    # Numbers without a range are drawn relative to the largest of them.
-    free = [abs(v) for v, (_, part) in zip(values, spec.numbers, strict=True) if None in (part.low, part.high)]
-    return [_number(name, v, part, max(1.0, *free, 0.0)) for v, (name, part) in zip(values, spec.numbers, strict=True)]
-
-
-def unit_of(part: Part) -> str:
-    """Return a part's unit for display."""
-    if part.convention in GRIPPERS:
-        return f"{GRIPPERS[part.convention][1]:+g} = open"
-    factor, base = scale(part)
-    if factor == 1.0:
-        return base
-    return f"× {factor * 100:g} cm" if base == "m" else f"× {factor:g} {base}"
-
-
-def _named(parts: Sequence[Part]) -> Iterator[tuple[str, Part]]:
+    parts, note = info.action, "; ".join(f"{part.name}: {part.convention}" for part in info.action)
+    if parts == (*OSC_POSE, GRIPPER_OPENS) and key is not None and not key.startswith("libero"):
+        parts = (*METRES, GRIPPER_OPENS)
+        note = f"In the units of data set {key!r}: m and rad per step (Open X-Embodiment), gripper 1 = open."
+    numbers = []
     for part in parts:
         names = SHORT.get(part.name, ())
         if len(names) != part.size:
             names = [part.name] if part.size == 1 else [f"{part.name} {number}" for number in range(1, part.size + 1)]
-        yield from ((name, part) for name in names)
+        numbers += [(name, part) for name in names]
+    return Spec(tuple(numbers), note)
+
+
+def numbers(action: Sequence[float], spec: Spec) -> list[Number]:
+    """Return the numbers of one action with their names, units and meaning."""
+    rows = [(name, float(value), part) for value, (name, part) in zip(action, spec.numbers, strict=True)]
+    # Numbers without a range are drawn relative to the largest of them.
+    largest = max([1.0, *(abs(value) for _, value, part in rows if None in (part.low, part.high))])
+    return [_number(name, value, part, largest) for name, value, part in rows]
 
 
 def _number(name: str, value: float, part: Part, largest: float) -> Number:
-    if part.convention in GRIPPERS:
-        return _gripper(name, value, part)
-    means = _meaning(value, part)
-    if part.low is None or part.high is None:
-        return Number(name, value, unit_of(part), means, value / largest)
-    return _within(name, value, part, means, (2 * value - part.low - part.high) / (part.high - part.low))
-
-
-def _gripper(name: str, value: float, part: Part) -> Number:
-    closed, opened = GRIPPERS[part.convention]
-    openness = (value - closed) / (opened - closed) * 2 - 1
-    return _within(name, value, part, "open" if openness >= 0 else "close", openness)
-
-
-def _within(name: str, value: float, part: Part, means: str, share: float) -> Number:
-    limit = f"{part.low:g} to {part.high:g}" if abs(share) > 1 + ROUNDING else ""
-    return Number(name, value, unit_of(part), means, min(max(share, -1.0), 1.0), limit)
-
-
-def _meaning(value: float, part: Part) -> str:
     factor, base = scale(part)
+    unit, means = base, ""
     if base == "m":
-        return f"{value * factor * 1e3:+.1f} mm"
-    return f"{math.degrees(value * factor):+.1f}°" if base == "rad" else ""
+        means = f"{value * factor * 1e3:+.1f} mm"
+    elif base == "rad":
+        means = f"{math.degrees(value * factor):+.1f}°"
+    if factor != 1.0:
+        unit = f"× {factor * 100:g} cm" if base == "m" else f"× {factor:g} {base}"
+    if part.convention in GRIPPERS:
+        closed, opened = GRIPPERS[part.convention]
+        share = (value - closed) / (opened - closed) * 2 - 1
+        unit, means = f"{opened:+g} = open", "open" if share >= 0 else "close"
+    elif part.low is None or part.high is None:
+        return Number(name, value, unit, means, value / largest)
+    else:
+        share = (2 * value - part.low - part.high) / (part.high - part.low)
+    limit = f"{part.low:g} to {part.high:g}" if abs(share) > 1 + ROUNDING else ""
+    return Number(name, value, unit, means, min(max(share, -1.0), 1.0), limit)
 
 
 def scale(part: Part) -> tuple[float, str]:
@@ -115,3 +108,125 @@ def scale(part: Part) -> tuple[float, str]:
         return float(factor), base or "1"
     except ValueError:
         return 1.0, part.unit
+
+
+# --- a chunk's motion: the gripper's path from two sides, its rotation, and its opening ------------------------------
+
+
+@dataclass(frozen=True)
+class Motion:
+    """The motion of a chunk relative to the current pose: row 0 is now, row n after n actions.
+
+    path   float [T + 1, 3] in `length`, "mm" or the policy's own unit; None: no position part of three numbers
+    turn   float [T + 1, 3] in degrees about each axis, steps summed; None: no rotation part
+    opened bool of every action; None: no gripper of known convention
+    """
+
+    path: np.ndarray | None
+    turn: np.ndarray | None
+    opened: Sequence[bool] | None
+    length: str = "mm"
+
+    @property
+    def panels(self) -> list[tuple[str, str]]:
+        """SVG content and caption of each panel; none without path and rotation."""
+        panels = []
+        if self.path is not None:
+            panels += [_plan(self, 1, 0, "from above"), _plan(self, 1, 2, "from behind")]
+        return panels + ([_curves(self.turn)] if self.turn is not None else [])
+
+    @property
+    def sentence(self) -> str:
+        """The motion in a sentence."""
+
+        def along(values: np.ndarray, unit: str) -> str:
+            ends = zip(AXES, values, strict=True)
+            return ", ".join(f"{axis} {round(value, 1) + 0:+.1f}{unit}" for axis, value in ends)  # + 0: no -0.0
+
+        phrases = []
+        if self.path is not None:
+            phrases.append(f"moves {along(self.path[-1], f' {self.length}')}")
+        if self.turn is not None:
+            phrases.append(f"turns about {along(self.turn[-1], '°')}")
+        if opened := self.opened:
+            changes = ["open" if opened[0] else "closed"]
+            for step in range(1, len(opened)):
+                if opened[step] != opened[step - 1]:
+                    changes.append(f"{'opens' if opened[step] else 'closes'} at action {step + 1}")
+            phrases.append(f"gripper {', '.join(changes)}")
+        count = len(self.path if self.path is not None else self.turn) - 1
+        text = "; ".join(phrases)
+        return f"In 1 action: {text}." if count == 1 else f"In {count} actions: {text}."
+
+
+def motion(answer: ActionChunk, spec: Spec) -> Motion:
+    """Return the motion of a chunk. Absolute positions are relative to the first; deltas are summed."""
+    parts, actions = [part for _, part in spec.numbers], np.asarray(answer.actions, np.float64)
+
+    def along(word: str) -> tuple[np.ndarray, Part] | None:
+        """Return the path, and the part, of the first part of three numbers whose name contains the word."""
+        start = next((n for n, part in enumerate(parts) if word in part.name and part.size == 3), None)
+        if start is None:
+            return None
+        factor, base = scale(parts[start])
+        steps = actions[:, start : start + 3] * factor * (1e3 if base == "m" else 1.0)
+        if "delta" in parts[start].name:
+            return np.concatenate((np.zeros((1, 3)), np.cumsum(steps, axis=0))), parts[start]
+        return np.concatenate((steps[:1], steps)) - steps[0], parts[start]
+
+    path = turn = opened = None
+    length = "mm"
+    if position := along("position"):
+        path, base = position[0], scale(position[1])[1]
+        length = "mm" if base == "m" else base
+    if (rotation := along("rotation")) and "delta" in rotation[1].name and scale(rotation[1])[1] == "rad":
+        turn = np.degrees(rotation[0])
+    for column, part in enumerate(parts):
+        if part.convention in GRIPPERS:
+            closed, open_at = GRIPPERS[part.convention]
+            opened = [bool(abs(value - open_at) <= abs(value - closed)) for value in actions[:, column]]
+            break
+    return Motion(path, turn, opened, length)
+
+
+def _plan(motion: Motion, across: int, up: int, name: str) -> tuple[str, str]:
+    """Return the path in the plane of two axes. Across is y to the left, looking along x; up is x or z."""
+    points = np.stack((-motion.path[:, across], motion.path[:, up]), axis=1)
+    reach = np.abs(motion.path).max() or 1.0  # both planes have one scale
+    pixels = SIDE / 2 + points * [1, -1] * (SIDE / 2 - ROOM) / reach
+    line = " ".join(f"{x:.1f},{y:.1f}" for x, y in pixels)
+    opened = motion.opened or [True] * (len(pixels) - 1)
+    dots = "".join(
+        f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3.5" fill="{OPEN if is_open else CLOSED}" stroke="currentColor"/>'
+        for (x, y), is_open in zip(pixels[1:], opened, strict=True)
+    )
+    start = f'<rect x="{SIDE / 2 - 4}" y="{SIDE / 2 - 4}" width="8" height="8" fill="{COLOURS[0]}"/>'
+    path = f'<polyline points="{line}" fill="none" stroke="{COLOURS[0]}" stroke-width="2"/>'
+    names = _svg_text(SIDE / 2, 12, f"+{AXES[up]}") + _svg_text(12, SIDE / 2, f"+{AXES[across]}")
+    svg = _axes(_HORIZONTAL + _VERTICAL) + path + start + dots + names
+    return svg, f"{name}; scale: {reach:.3g} {motion.length} to the edge"
+
+
+def _curves(turn: np.ndarray) -> tuple[str, str]:
+    """Return the angles over the actions, one line per axis."""
+    reach = np.abs(turn).max() or 1.0
+    across = np.linspace(ROOM, SIDE - ROOM, len(turn))
+    svg = _axes(_HORIZONTAL)
+    for axis, colour, values in zip(AXES, COLOURS, turn.T, strict=True):
+        heights = SIDE / 2 - values * (SIDE / 2 - ROOM) / reach
+        points = " ".join(f"{x:.1f},{y:.1f}" for x, y in zip(across, heights, strict=True))
+        svg += f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="2"/>'
+        svg += _svg_text(SIDE - ROOM + 10, heights[-1], axis)
+    return svg, f"rotation per action; scale: {math.ceil(reach)}° to the edge"
+
+
+_HORIZONTAL = f'<line x1="{ROOM}" y1="{SIDE / 2}" x2="{SIDE - ROOM}" y2="{SIDE / 2}"/>'
+_VERTICAL = f'<line x1="{SIDE / 2}" y1="{ROOM}" x2="{SIDE / 2}" y2="{SIDE - ROOM}"/>'
+
+
+def _axes(lines: str) -> str:
+    return f'<g stroke="currentColor" stroke-opacity="0.35">{lines}</g>'
+
+
+def _svg_text(x: float, y: float, text: str) -> str:
+    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="middle" dominant-baseline="central">{escape(text)}</text>'

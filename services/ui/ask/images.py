@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import threading
 import warnings
@@ -39,12 +40,22 @@ def read(file: BinaryIO, left: ImageBudget | None = None) -> np.ndarray:
     Raises ImageError if the file is not an image, is truncated, or exceeds MAX_PIXELS or the budget `left`.
     """
     try:
-        _check_file(file)
+        size_mb, limit_mb = file.seek(0, os.SEEK_END) / 2**20, MAX_FILE_BYTES // 2**20
+        file.seek(0)
+        if size_mb > limit_mb:
+            raise ImageError(f"the file has {size_mb:.1f} MB; upload at most {limit_mb} MB")
         with _DECODING, warnings.catch_warnings(), Image.open(file, formats=FORMATS) as image:
             warnings.simplefilter("ignore")  # sizes are checked below
             _check_size(image.size)
             (left or budget()).spend(image.height, image.width)
-            _check_decoder(image, file)
+            # files that need more memory than their pixels: scans of a JPEG, tiles of a TIFF
+            if image.format in ("JPEG", "MPO"):
+                before = file.tell()
+                file.seek(0)
+                check_scans(file.read())
+                file.seek(before)
+            if image.format == "TIFF":
+                _check_size(tuple(int(image.tag_v2.get(tag, 0)) for tag in (TILE_WIDTH, TILE_LENGTH)))
             ImageOps.exif_transpose(image, in_place=True)
             return _rgb(image)
     except Image.DecompressionBombError as error:
@@ -57,8 +68,8 @@ def read(file: BinaryIO, left: ImageBudget | None = None) -> np.ndarray:
         raise ImageError(f"the file is not a readable image; upload {', '.join(FORMATS)}") from error
 
 
-def drawable(file: BinaryIO | None) -> Image.Image | None:
-    """Return the image in a form that every browser displays, or None if the file already is.
+def drawable(file: BinaryIO | None) -> bytes | None:
+    """Return the image as a PNG that every browser displays, or None if the file already is one.
 
     Raises ImageError as `read` does.
     """
@@ -66,7 +77,11 @@ def drawable(file: BinaryIO | None) -> Image.Image | None:
         return None
     pixels = read(file)
     with Image.open(file, formats=FORMATS) as image:
-        return Image.fromarray(pixels) if image.format in BROWSER_UNSUPPORTED else None
+        if image.format not in BROWSER_UNSUPPORTED:
+            return None
+    buffer = io.BytesIO()
+    Image.fromarray(pixels).save(buffer, "PNG", compress_level=1)
+    return buffer.getvalue()
 
 
 def fit(image: np.ndarray, image_hw: tuple[int, int] | None, crop_area: float | None = None) -> np.ndarray:
@@ -76,37 +91,24 @@ def fit(image: np.ndarray, image_hw: tuple[int, int] | None, crop_area: float | 
     of that area is cropped and resized back. Without `image_hw`, reduced if a side exceeds LONGEST_SIDE.
     """
     if image_hw is None:
-        return _resized(image, _within(image.shape[:2]))
-    fitted = _resized(image, image_hw)
-    return fitted if crop_area is None else transforms.centre_crop(fitted, crop_area)
+        shrink = min(1.0, LONGEST_SIDE / max(image.shape[:2]))
+        height, width = (max(1, round(side * shrink)) for side in image.shape[:2])
+    else:
+        height, width = image_hw
+    if height == width:
+        image = transforms.resize_lanczos3(image, height)
+    elif image.shape[:2] != (height, width):
+        image = np.array(Image.fromarray(image).resize((width, height), Image.Resampling.LANCZOS))
+    return image if image_hw is None or crop_area is None else transforms.centre_crop(image, crop_area)
 
 
 _MEGAPIXELS = f"{MAX_PIXELS // 1_000_000} megapixels"
-
-
-def _check_file(file: BinaryIO) -> None:
-    size_mb, limit_mb = file.seek(0, os.SEEK_END) / 2**20, MAX_FILE_BYTES // 2**20
-    file.seek(0)
-    if size_mb > limit_mb:
-        raise ImageError(f"the file has {size_mb:.1f} MB; upload at most {limit_mb} MB")
 
 
 def _check_size(size_wh: tuple[int, int]) -> None:
     width, height = size_wh
     if width * height > MAX_PIXELS:
         raise ImageError(f"the image is {width}×{height}; upload at most {_MEGAPIXELS}")
-
-
-def _check_decoder(image: Image.Image, file: BinaryIO) -> None:
-    """Raise for a file that needs more memory than its pixels: scans of a JPEG, tiles of a TIFF."""
-    if image.format in ("JPEG", "MPO"):
-        before = file.tell()
-        file.seek(0)
-        check_scans(file.read())
-        file.seek(before)
-    if image.format == "TIFF":
-        width, height = (int(image.tag_v2.get(tag, 0)) for tag in (TILE_WIDTH, TILE_LENGTH))
-        _check_size((width, height))
 
 
 def _rgb(image: Image.Image) -> np.ndarray:
@@ -118,17 +120,3 @@ def _rgb(image: Image.Image) -> np.ndarray:
             band = Image.alpha_composite(Image.new("RGBA", band.size, "white"), band.convert("RGBA"))
         pixels[top : top + band.height] = band.convert("RGB")
     return pixels
-
-
-def _within(height_width: tuple[int, int]) -> tuple[int, int]:
-    shrink = min(1.0, LONGEST_SIDE / max(height_width))
-    return tuple(max(1, round(side * shrink)) for side in height_width)
-
-
-def _resized(image: np.ndarray, height_width: tuple[int, int]) -> np.ndarray:
-    height, width = height_width
-    if image.shape[:2] == (height, width):
-        return image
-    if height == width:
-        return transforms.resize_lanczos3(image, height)
-    return np.array(Image.fromarray(image).resize((width, height), Image.Resampling.LANCZOS))

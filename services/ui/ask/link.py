@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import re
+import shlex
 import threading
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 
-from services.ui.ask import advice
+from vla_common.volume import Volume
 from vla_contract import (
     ActionChunk,
     Observation,
@@ -24,6 +27,7 @@ from vla_contract.protocol.problems import TYPE_PREFIX
 STATUS_TIMEOUT_S = 2.0
 MAX_IMAGES = 4  # cameras of a policy, as of a two-armed robot
 STATUS_TTL_S = 1.0  # shared by all browsers
+MODEL = "openvla"  # model_type in a checkpoint's config.json, and the service that serves it
 
 
 @dataclass(frozen=True)
@@ -64,17 +68,17 @@ class PolicyLink:
         self._quick = PolicyClient(url, token, **quick)
         self._slow = PolicyClient(url, token, timeout_s=act_timeout_s, deadline_s=act_timeout_s, retries=2)
         self._lock, self._status, self._until = threading.Lock(), PolicyStatus(), 0.0
-
-    @property
-    def url(self) -> str:
-        """The policy's address."""
-        return self._quick.base_url
+        self.url: str = self._quick.base_url
 
     def status(self) -> PolicyStatus:
         """Return the policy's status, cached for STATUS_TTL_S."""
         with self._lock:
             if time.monotonic() >= self._until:
-                self._status = self._ask_status()
+                try:
+                    info = self._quick.info()
+                    self._status = PolicyStatus(info, unsuitable(info))
+                except PolicyError as error:
+                    self._status = PolicyStatus(None, explain(error, self.url))
                 self._until = time.monotonic() + STATUS_TTL_S
             return self._status
 
@@ -84,38 +88,22 @@ class PolicyLink:
             return self._slow.act(observation)
         finally:
             if info.stateful:
-                self._forget(observation.session)
-
-    def explain(self, error: PolicyError) -> Trouble:
-        """Return an error as the page shows it."""
-        return explain(error, self.url)
+                with suppress(PolicyError):  # the policy expires old sessions
+                    self._quick.reset(observation.session)
 
     def close(self) -> None:
         """Close the connections."""
         self._quick.close()
         self._slow.close()
 
-    def _ask_status(self) -> PolicyStatus:
-        try:
-            info = self._quick.info()
-        except PolicyError as error:
-            return PolicyStatus(None, self.explain(error))
-        return PolicyStatus(info, unsuitable(info))
-
-    def _forget(self, session: str) -> None:
-        try:
-            self._quick.reset(session)
-        except PolicyError:
-            return  # the policy expires old sessions
-
 
 class Choice:
     """Policies by name. The first is the default."""
 
     def __init__(self, first: PolicyLink, other_policies: Mapping[str, PolicyLink] | None = None):
-        named = {name: link for name, link in (other_policies or {}).items() if link.url != first.url}
-        name = next((name for name, link in (other_policies or {}).items() if link.url == first.url), first.url)
-        self.links = {name: first, **named}
+        others = other_policies or {}
+        name = next((name for name, link in others.items() if link.url == first.url), first.url)
+        self.links = {name: first, **{name: link for name, link in others.items() if link.url != first.url}}
 
     def up(self) -> list[str]:
         """Return the names of the usable policies."""
@@ -136,12 +124,11 @@ class Choice:
 
 def unsuitable(info: PolicyInfo) -> Trouble | None:
     """Return why the page cannot provide this policy's inputs, or None if it can."""
+    cameras = info.cameras
     if info.needs_privileged:
         requirement = "the simulator's state"
-    elif len(info.cameras) > MAX_IMAGES:
-        requirement = (
-            f"images of {len(info.cameras)} cameras ({', '.join(info.cameras)}); the page supports {MAX_IMAGES}"
-        )
+    elif len(cameras) > MAX_IMAGES:
+        requirement = f"images of {len(cameras)} cameras ({', '.join(cameras)}); the page supports {MAX_IMAGES}"
     else:
         return None
     todo = f"Evaluate it in the simulator: `./lab eval libero_goal --policy {info.name}`"
@@ -151,10 +138,8 @@ def unsuitable(info: PolicyInfo) -> Trouble | None:
 def explain(error: PolicyError, url: str) -> Trouble:
     """Return a client error as the page shows it: by problem type, else HTTP status, else network error."""
     kind = str(error.problem.get("type", "")).removeprefix(TYPE_PREFIX)
-    tried = (
-        error.__cause__ if isinstance(error.__cause__, PolicyUnavailable) else error
-    )  # without the number of attempts
-    detail = str(error.problem.get("detail") or tried)
+    cause = error.__cause__  # without the number of attempts
+    detail = str(error.problem.get("detail") or (cause if isinstance(cause, PolicyUnavailable) else error))
     if kind in _TROUBLE_BY_KIND:
         title, todo, passing = _TROUBLE_BY_KIND[kind]
         return Trouble(title, detail, todo, passing)
@@ -162,45 +147,52 @@ def explain(error: PolicyError, url: str) -> Trouble:
         todo = f"Check that {url} is the address of a policy of this lab, and see `./lab logs SERVICE`"
         return Trouble("The server is not a policy of this lab", detail, todo)
     if "no answer within" in detail:
-        return Trouble(
-            "The policy took too long",
-            detail,
-            "It may be busy or running on a CPU. Ask again, or see `./lab logs SERVICE`",
-        )
+        todo = "It may be busy or running on a CPU. Ask again, or see `./lab logs SERVICE`"
+        return Trouble("The policy took too long", detail, todo)
     if "answered no valid" in detail:
         return Trouble("The policy's answer cannot be read", detail, "Page and policy may have different versions.")
-    return Trouble(f"No policy responds at {url}", _without_url(detail, url), advice.start_command(), passing=True)
+    text = re.sub(rf"^{re.escape(url)}\S*: ", "", detail)  # the title has the URL
+    return Trouble(f"No policy responds at {url}", f"{text[:1].upper()}{text[1:]}.", start_command(), passing=True)
 
 
-def _without_url(detail: str, url: str) -> str:
-    """Return the detail without the URL, which the title has."""
-    text = re.sub(rf"^{re.escape(url)}\S*: ", "", detail)
-    return f"{text[:1].upper()}{text[1:]}."
+def start_command() -> str:
+    """Return the commands that start a policy, each in backticks, given the checkpoints on the volume."""
+    autodetect = "this page detects it automatically."
+    directories = []
+    with suppress(OSError):  # an unreadable volume
+        for config in Volume().root.glob("checkpoints/*/config.json"):
+            with suppress(OSError, ValueError, AttributeError):
+                is_of_model = json.loads(config.read_text()).get("model_type") == MODEL
+                if is_of_model and any(config.parent.glob("*.safetensors")):
+                    directories.append(config.parent)
+        directories.sort(key=lambda directory: -directory.stat().st_mtime)
+    if not directories:
+        return f"`./lab checkpoint {MODEL} --tiny` creates a small one, `./lab up {MODEL}` serves it; {autodetect}"
+    name = directories[0].name
+    flag = "" if len(directories) == 1 else f" --checkpoint {shlex.quote(name)}"
+    return f"`./lab up {MODEL}{flag}` serves the checkpoint {name}; {autodetect}"
 
 
+LOGS = "For the reason, see `./lab logs SERVICE`"
 # problem type -> (title, what to do, whether it may resolve by itself)
 _TROUBLE_BY_KIND = {
     "unauthorized": (
-        "The policy rejects this page's token",
-        "Start page and policy with the same VLALAB_TOKEN.",
-        False,
+        "The policy rejects this page's token", "Start page and policy with the same VLALAB_TOKEN.", False,
     ),
     "unknown-host": (
-        "The policy rejects this host name",
-        "Add the name to VLALAB_ALLOWED_HOSTS and restart the policy.",
-        False,
+        "The policy rejects this host name", "Add the name to VLALAB_ALLOWED_HOSTS and restart the policy.", False,
     ),
     "loading": ("The policy is still loading", "The page continues when it is ready.", True),
-    "load-failed": ("The policy could not be loaded", "For the reason, see `./lab logs SERVICE`", False),
+    "load-failed": ("The policy could not be loaded", LOGS, False),
     "stopping": ("The policy is stopping", "Start it again, or wait for its automatic restart.", True),
     "stuck": ("The policy hangs", "Check its device, then run `./lab down SERVICE` and `./lab up SERVICE`.", False),
     "too-large": ("The image is too large for the policy", "Upload a smaller one.", False),
     "invalid-observation": ("The policy rejects this input", "Correct it and ask again.", False),
     "queue-full": ("The policy is busy", "Its queue is full; ask again in a moment.", True),
     "busy": ("The policy is busy", "It has too many connections; ask again in a moment.", True),
-    "policy-lost": ("The policy's device is lost", "It is restarting. For the reason, see `./lab logs SERVICE`", True),
+    "policy-lost": ("The policy's device is lost", f"It is restarting. {LOGS}", True),
     "expired": ("The policy is busy", "The request timed out in the queue; ask again in a moment.", True),
-    "policy-failed": ("The policy failed on this request", "For the reason, see `./lab logs SERVICE`", False),
+    "policy-failed": ("The policy failed on this request", LOGS, False),
     "invalid-action": ("The policy's answer is not a valid action", "For details, see `./lab logs SERVICE`", False),
     "session-lost": ("The policy was restarted", "Ask again.", True),
-}
+}  # fmt: skip

@@ -9,22 +9,17 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, BinaryIO
 
-from services.ui.ask import actions, images, motion, requirements
-from services.ui.ask.link import PolicyLink, Trouble
-from services.ui.ask.requirements import Requirements
+from services.ui.ask import actions, images, inputs
+from services.ui.ask.inputs import Requirements
+from services.ui.ask.link import PolicyLink, Trouble, explain
 from vla_contract import ActionChunk, InvalidObservation, Observation, PolicyError, PolicyInfo
 from vla_contract.protocol.errors import did_you_mean
 
 log = logging.getLogger("services.ui")
 CROPPED = (None, "openvla")  # protocols that crop images
 CROP_AREA = 0.9  # of LIBERO's protocol: the centre crop of OpenVLA's LIBERO checkpoints
-STAGES = (
-    "decode",
-    "queue",
-    "infer",
-    "encode",
-    "network",
-)  # of the server, in order; the rest is the round trip on the network
+# of the server, in order; the rest is the round trip on the network
+STAGES = ("decode", "queue", "infer", "encode", "network")
 
 
 class FormError(ValueError):
@@ -35,7 +30,7 @@ class FormError(ValueError):
 class Form:
     """The submitted form.
 
-    state     in the format of `requirements.format_state`
+    state     in the format of `inputs.format_state`
     pictures  open files: the first camera's image, then one for each of `needed.more`; None: not uploaded
     needed    the combined requirements of the selected policies
     """
@@ -46,6 +41,10 @@ class Form:
     state: str = ""
     pictures: Sequence[BinaryIO | None] = (None,)
     needed: Requirements = field(default_factory=Requirements)
+
+    def __post_init__(self):
+        object.__setattr__(self, "instruction", " ".join(self.instruction.split()))
+        object.__setattr__(self, "unnorm_key", (self.unnorm_key or "").strip() or None)
 
     def by_camera(self, info: PolicyInfo) -> dict[str, BinaryIO | None]:
         """Return the image of each camera that a policy needs."""
@@ -74,9 +73,9 @@ class Answer:
         return actions.numbers(self.chunk.actions[0], self.spec)
 
     @property
-    def motion(self) -> motion.MotionDrawing | None:
-        """The motion of the chunk as a drawing."""
-        return motion.draw(motion.motion(self.chunk, self.spec))
+    def motion(self) -> actions.Motion:
+        """The motion of the chunk."""
+        return actions.motion(self.chunk, self.spec)
 
     @property
     def stages(self) -> dict[str, float]:
@@ -109,27 +108,30 @@ def ask_all(links: Mapping[str, PolicyLink], form: Form) -> dict[str, Answer]:
     """Return each policy's answer. Several are queried in parallel, each with its own unnorm key."""
     if len(links) == 1:
         return {name: ask(link, form) for name, link in links.items()}
+    forms = []
+    for link in links.values():
+        info = link.status().info
+        keys, suites = (info.unnorm_keys, info.suites) if info else ((), ())
+        forms.append(replace(form, unnorm_key=select_key(form.unnorm_key, keys, suites)) if keys else form)
     with ThreadPoolExecutor(len(links)) as pool:
-        forms = [_with_policy_key(form, link.status().info) for link in links.values()]
         return dict(zip(links, pool.map(ask, links.values(), forms), strict=True))
 
 
 def ask(link: PolicyLink, form: Form) -> Answer:
     """Return the policy's answer or the trouble. Raises nothing."""
     info, trouble = link.status().info, link.status().trouble
-    if trouble is not None:
-        return Answer(trouble, 503 if trouble.passing else 502)
     try:
-        observation = observe(form, info)
-        return Answer(info=info, observation=observation, chunk=link.act(observation, info))
+        if trouble is None:
+            observation = observe(form, info)
+            return Answer(info=info, observation=observation, chunk=link.act(observation, info))
     except PolicyError as error:
         log.warning("%s", error)
-        trouble = link.explain(error)
-        return Answer(trouble, 503 if trouble.passing else 502)
+        trouble = explain(error, link.url)
     except images.ImageError as error:
         return Answer(unusable_image(error), 400)
     except (FormError, InvalidObservation) as error:
         return Answer(Trouble("Nothing was sent", _sentence(error), "Correct this and ask again."), 400)
+    return Answer(trouble, 503 if trouble.passing else 502)
 
 
 def unusable_image(error: Exception) -> Trouble:
@@ -137,24 +139,47 @@ def unusable_image(error: Exception) -> Trouble:
     return Trouble("This image cannot be used", _sentence(error), "Select another image.")
 
 
+def _sentence(error: Exception) -> str:
+    text = str(error)
+    return text[:1].upper() + text[1:] + ("" if text.endswith((".", "?")) else ".")
+
+
 def observe(form: Form, info: PolicyInfo) -> Observation:
     """Return the observation to send: step 0 of a new session.
 
     Raises FormError, ImageError or InvalidObservation if the form lacks what the policy needs.
     """
-    if errors := _form_errors(form, info):
+    key, errors, files, state = form.unnorm_key, [], form.by_camera(info), None
+    absent = [camera for camera, file in files.items() if file is None]
+    if info.cameras and info.cameras[0] in absent:
+        errors.append("The image is missing; upload one or select an example below.")
+    if further := [camera for camera in absent if camera in info.cameras[1:]]:
+        missing = f"The image of camera {', '.join(further)} is missing; upload one."
+        if not set(further) <= set(form.needed.more[: inputs.MORE_IMAGES]):
+            missing += f" The page supports {inputs.MORE_IMAGES} further cameras; select fewer policies."
+        errors.append(missing)
+    if not form.instruction:
+        errors.append("The instruction is empty; enter a task for the robot.")
+    if key is None and len(info.unnorm_keys) > 1:
+        errors.append("No unnorm key is selected; select the data set whose statistics scale the output.")
+    if key is not None and info.unnorm_keys and key not in info.unnorm_keys:
+        errors.append(f"This policy has no unnorm key {key!r}{did_you_mean(key, info.unnorm_keys)}.")
+    try:
+        state = inputs.parse_state(form.state, info.state, form.needed.state)
+    except inputs.StateError as error:
+        errors.append(str(error))
+    if errors:
         raise FormError("\n".join(errors))
     size = libero_size(info) if form.as_libero else None
     size_and_crop = (size, CROP_AREA) if size is not None else (info.image_hw, None)
-    files = form.by_camera(info)
     left = images.budget(len(files))
     return Observation(
         images={camera: images.fit(images.read(file, left), *size_and_crop) for camera, file in files.items()},
-        state=requirements.numbers(form.state, info.state, form.needed.state),
-        instruction=_instruction(form),
+        state=state,
+        instruction=form.instruction,
         session=f"page-{uuid.uuid4().hex}",
         step=0,
-        unnorm_key=_key(form) if info.unnorm_keys else None,  # ignore the key of another policy
+        unnorm_key=key if info.unnorm_keys else None,  # ignore the key of another policy
     )
 
 
@@ -167,11 +192,6 @@ def libero_size(info: PolicyInfo) -> tuple[int, int] | None:
         return None
     side = str(info.details.get("image_size", ""))
     return info.image_hw or ((int(side), int(side)) if side.isdigit() else None)
-
-
-def libero_is_usual(info: PolicyInfo, unnorm_key: str | None) -> bool:
-    """Return whether images for that key (None: any of the policy's) are usually prepared as in LIBERO."""
-    return libero_size(info) is not None and (unnorm_key is None or unnorm_key.startswith("libero"))
 
 
 def fitting_key(suite: str | None, keys: Sequence[str]) -> str | None:
@@ -196,65 +216,3 @@ def split(timings_ms: Mapping[str, float]) -> dict[str, float]:
     if "round_trip" in timings_ms:
         parts["network"] = max(0.0, timings_ms["round_trip"] - sum(parts.values()))
     return parts
-
-
-def details(info: PolicyInfo) -> dict[str, str]:
-    """Return the policy's identity as displayed; "" for unknown values."""
-    size = f"{info.image_hw[1]}×{info.image_hw[0]}" if info.image_hw else "any size"
-    checkpoint = info.checkpoint
-    return {
-        "policy": info.name,
-        "checkpoint": checkpoint.repo if checkpoint else "none (no weights)",
-        "revision": checkpoint.revision if checkpoint else "",
-        "weights sha256": (checkpoint.sha256 or "unknown")[:16] if checkpoint else "",
-        "quantization": info.quantization,
-        "device": info.device,
-        "attention": str(info.details.get("attention", "")),
-        "images": f"{', '.join(info.cameras)}; {size}" if info.cameras else "none",
-        "chunk": f"up to {info.horizon} actions" if info.horizon > 1 else "1 action",
-        "made for": ", ".join(info.suites),
-        "lock": (info.lock_hash or "")[:16],
-    }
-
-
-def _with_policy_key(form: Form, info: PolicyInfo | None) -> Form:
-    if info is None or not info.unnorm_keys:
-        return form
-    return replace(form, unnorm_key=select_key(_key(form), info.unnorm_keys, info.suites))
-
-
-def _form_errors(form: Form, info: PolicyInfo) -> list[str]:
-    """Return a sentence for each missing or invalid input."""
-    key, errors = _key(form), []
-    absent = [camera for camera, file in form.by_camera(info).items() if file is None]
-    if info.cameras and info.cameras[0] in absent:
-        errors.append("The image is missing; upload one or select an example below.")
-    if further := [camera for camera in absent if camera in info.cameras[1:]]:
-        missing = f"The image of camera {', '.join(further)} is missing; upload one."
-        if not set(further) <= set(form.needed.more[: requirements.MORE_IMAGES]):
-            missing += f" The page supports {requirements.MORE_IMAGES} further cameras; select fewer policies."
-        errors.append(missing)
-    if not _instruction(form):
-        errors.append("The instruction is empty; enter a task for the robot.")
-    if key is None and len(info.unnorm_keys) > 1:
-        errors.append("No unnorm key is selected; select the data set whose statistics scale the output.")
-    if key is not None and info.unnorm_keys and key not in info.unnorm_keys:
-        errors.append(f"This policy has no unnorm key {key!r}{did_you_mean(key, info.unnorm_keys)}.")
-    try:
-        requirements.numbers(form.state, info.state, form.needed.state)
-    except requirements.StateError as error:
-        errors.append(str(error))
-    return errors
-
-
-def _instruction(form: Form) -> str:
-    return " ".join(form.instruction.split())
-
-
-def _key(form: Form) -> str | None:
-    return (form.unnorm_key or "").strip() or None
-
-
-def _sentence(error: Exception) -> str:
-    text = str(error)
-    return text[:1].upper() + text[1:] + ("" if text.endswith((".", "?")) else ".")

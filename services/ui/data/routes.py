@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from typing import Any
-from urllib.parse import parse_qs, urlencode
+from urllib.parse import parse_qs
 
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
@@ -12,8 +12,7 @@ from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from services.ui.site import tables
-from services.ui.site.bodies import read
-from services.ui.site.problem import NotFound, PageError
+from services.ui.site.requests import NotFound, PageError, read
 from services.ui.site.site import Site
 from services.ui.volume.datasets import Datasets
 from services.ui.volume.files import OpenFile
@@ -34,12 +33,15 @@ def routes(site: Site, sets: Datasets) -> list[BaseRoute]:
     def dataset_page(request: Request) -> Response:
         dataset = sets.describe(request.path_params["name"])
         filters = {name: request.query_params.get(name, "") for name in ("task", "show")}
-        matching = _filter_episodes(dataset["episodes_told"], **filters)
-        start = tables.start(request.query_params.get("from", ""), len(matching))
-        turns = {word: urlencode({**filters, "from": at}) for word, at in tables.turns(start, len(matching)).items()}
+        marks = {"good": (False,), "bad": (True,)}.get(filters["show"], (False, True))
+        matching = [
+            episode for episode in dataset["episodes_told"]
+            if episode["bad"] in marks and filters["task"] in ("", episode["task"])
+        ]  # fmt: skip
+        episodes, paging = tables.page(request, matching, filters)
         return site.render(
-            request, "data/set.html.j2", dataset=dataset, episodes=matching[start : start + tables.ROWS], start=start,
-            left=len(matching), turns=turns, options=MARK_FILTERS, filters=filters,
+            request, "data/set.html.j2", dataset=dataset, episodes=episodes, **paging, options=MARK_FILTERS,
+            filters=filters,
         )  # fmt: skip
 
     def episode(request: Request) -> Response:
@@ -47,18 +49,17 @@ def routes(site: Site, sets: Datasets) -> list[BaseRoute]:
         dataset, details = sets.describe(name), sets.episode(name, index)
         order = [each["episode"] for each in dataset["episodes_told"]]
         position = order.index(index)
-        around = {
-            "before": order[position - 1 : position] if position else [],
-            "after": order[position + 1 : position + 2],
-        }
-        return site.render(request, "data/episode.html.j2", dataset=dataset, episode=details, **around)
+        return site.render(
+            request, "data/episode.html.j2", dataset=dataset, episode=details, after=order[position + 1 : position + 2],
+            before=order[max(position - 1, 0) : position],
+        )  # fmt: skip
 
     def video(request: Request) -> Response:
         name, camera = request.path_params["name"], request.path_params["camera"]
         return OpenFile(sets.open_video(name, _index(request), camera), "film.mp4")
 
     async def mark_form(request: Request) -> Response:
-        form = parse_qs((await read(request.receive)).decode("utf-8", "replace"))
+        form = parse_qs((await read(request)).decode("utf-8", "replace"))
         label, episodes = form.get("what", [""])[0], form.get("episode", [])
         if label not in MARKS or not all(re.fullmatch(r"\d{1,9}", each) for each in episodes):
             raise PageError(400, "expected what=bad or what=good, and episode=NUMBER")
@@ -72,7 +73,7 @@ def routes(site: Site, sets: Datasets) -> list[BaseRoute]:
             # another site's page needs a CORS preflight for this type, which is never answered
             raise PageError(415, "expected application/json")
         try:
-            request_marks: Any = load_json(await read(request.receive))
+            request_marks: Any = load_json(await read(request))
         except ValueError as error:
             raise PageError(400, str(error)) from error
         marks = [request_marks.get(label, []) for label in MARKS] if isinstance(request_marks, dict) else [None]
@@ -91,10 +92,8 @@ def routes(site: Site, sets: Datasets) -> list[BaseRoute]:
     def as_json(request: Request) -> Response:
         if "name" not in request.path_params:
             return JSONResponse({"sets": sets.rows()})
-        name = request.path_params["name"]
-        return JSONResponse(
-            sets.episode(name, _index(request)) if "index" in request.path_params else sets.describe(name)
-        )
+        name, index = request.path_params["name"], "index" in request.path_params
+        return JSONResponse(sets.episode(name, _index(request)) if index else sets.describe(name))
 
     return [
         Route("/data", listed),
@@ -115,9 +114,3 @@ def _index(request: Request) -> int:
     if not re.fullmatch("[0-9]{1,9}", index):
         raise NotFound(f"{index[:80]!r} is not an episode")
     return int(index)
-
-
-def _filter_episodes(episodes: list[dict[str, Any]], task: str, show: str) -> list[dict[str, Any]]:
-    """Return the episodes that match the filters."""
-    marks = {"good": (False,), "bad": (True,)}.get(show, (False, True))
-    return [episode for episode in episodes if episode["bad"] in marks and (not task or episode["task"] == task)]

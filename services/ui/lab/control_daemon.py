@@ -8,7 +8,7 @@ from typing import Any
 
 import httpx
 
-from services.ui.site.problem import PageError
+from services.ui.site.requests import PageError
 from services.ui.site.upstream import detail
 
 TIMEOUT_S = 40.0  # `./lab status` with an engine that does not respond
@@ -23,17 +23,15 @@ class DaemonUnavailable(Exception):
 
 
 async def ask(directory: str, path: str, method: str = "GET") -> Any:
-    """Send a request to the daemon. Raises DaemonUnavailable, or Problem with the daemon's message."""
+    """Send a request to the daemon. Raises DaemonUnavailable, or PageError with the daemon's message."""
     if not os.path.isdir(directory):
         raise DaemonUnavailable("none")
     opened = os.open(directory, os.O_PATH | os.O_DIRECTORY)
     try:
-        # A short path: a socket address has at most 107 characters.
-        socket_directory = Path(f"/proc/self/fd/{opened}")
-        headers = {"Authorization": f"Bearer {(socket_directory / 'secret').read_text()}"}
-        transport = httpx.AsyncHTTPTransport(
-            uds=str(socket_directory / "socket"), verify=False
-        )  # no TLS, which is slow to set up
+        short = Path(f"/proc/self/fd/{opened}")  # a socket address has at most 107 characters
+        headers = {"Authorization": f"Bearer {(short / 'secret').read_text()}"}
+        # no TLS, which is slow to set up
+        transport = httpx.AsyncHTTPTransport(uds=str(short / "socket"), verify=False)
         async with httpx.AsyncClient(transport=transport, base_url="http://steward", timeout=TIMEOUT_S) as client:
             answer = await client.request(method, path, headers=headers)
     except (OSError, httpx.HTTPError) as error:

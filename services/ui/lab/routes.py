@@ -1,4 +1,4 @@
-"""The page Lab. Logged-in users start and stop services and read logs through the control daemon."""
+"""The page Lab: services and machine. Logged-in users start and stop services and read logs through the daemon."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ import asyncio
 import os
 import shutil
 import time
+from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -17,30 +19,75 @@ from starlette.routing import BaseRoute, Route
 
 from services.ui.lab import control_daemon
 from services.ui.lab.control_daemon import DaemonUnavailable
-from services.ui.lab.services import BROWSER_SERVICES, ask_all, merge
 from services.ui.site import texts
-from services.ui.site.problem import PageError
+from services.ui.site.requests import PageError, ServiceUnavailable
 from services.ui.site.site import Site
+from services.ui.site.upstream import Upstream
 from vla_common.volume import Volume
 from vla_contract.server.public import page_url
 
 PAGE = "ui"  # cannot start or stop itself
 FIRST_STATUS_S = 0.7  # limit for the first status; the page refreshes at once
+STATUS_TIMEOUT_S = 2.0
 WORST_FIRST = ("fail", "warn", "pass", "skip")
+NOTEBOOKS = ("ws_mdl", "libero_notebook", "openvla_notebook", "gr00t_notebook", "lerobot_notebook", "hf")
+BROWSER_SERVICES = (*NOTEBOOKS, "tensorboard")  # opened in a browser
+DETAILS = ("policy", "checkpoint", "revision", "device", "quantization", "lock")
+
+
+@dataclass
+class ServiceRow:
+    """A service in state "ready", "starting" (responds, not ready), "away" (no response), "down" or "ended".
+
+    instance: its entry in `./lab status --json`. action: its last action from the page.
+    """
+
+    name: str
+    state: str = ""
+    url: str = ""
+    message: str = ""
+    details: Mapping[str, str] = field(default_factory=dict)
+    instance: Mapping[str, Any] = field(default_factory=dict)
+    action: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def port(self) -> int | None:
+        """The port in its URL."""
+        return urlsplit(self.url).port
+
+    @property
+    def is_current(self) -> bool | None:
+        """Whether its image or environment matches the lock; None if it is not built."""
+        image = self.instance.get("image_fits")
+        return self.instance.get("environment_fits") if image is None else image
 
 
 def routes(site: Site) -> list[BaseRoute]:
     """Return the routes of the page, its refreshed parts, and the daemon's actions."""
 
+    async def daemon_status(wait_s: float | None) -> tuple[dict[str, Any], str]:
+        """Return the daemon's status, and why it is missing: "" if it is not, "asked" if it is not ready in time."""
+        empty = {"status": None, "error": "", "actions": []}
+        try:
+            status = await asyncio.wait_for(control_daemon.ask(site.control_directory, "/status"), wait_s)
+            return {**empty, **status}, ""
+        except asyncio.TimeoutError:
+            return empty, "asked"
+        except DaemonUnavailable as error:
+            return empty, error.reason
+        except PageError as error:
+            return {**empty, "error": error.reason}, ""
+
     async def draw(request: Request, template: str, wait_s: float | None = None, acts: bool = True) -> Response:
-        rows, (status, unavailable) = await asyncio.gather(ask_all(site.services), _daemon_status(site, wait_s))
+        queries = asyncio.gather(*map(query_service, site.services.values()))
+        rows, (status, unavailable) = await asyncio.gather(queries, daemon_status(wait_s))
         # the browser's name of this machine: a service's own address may be a container's name
         host = request.url.hostname or "127.0.0.1"
         acts = acts and not unavailable and site.login.is_logged_in(request)
         return site.render(
-            request, template, services=merge(rows, status), shares=machine(), host=host, gigabyte=1e9, acts=acts,
-            unavailable=unavailable, now=time.time(), token=site.login.required, page_service=PAGE,
-            lab_status=status["status"], error=status["error"], actions=status["actions"],
+            request, template, services=merge({row.name: row for row in rows}, status), shares=machine(), host=host,
+            gigabyte=1e9, acts=acts, unavailable=unavailable, now=time.time(), token=site.login.required,
+            page_service=PAGE, lab_status=status["status"], error=status["error"], actions=status["actions"],
             page_url=page_url, opened=BROWSER_SERVICES,
         )  # fmt: skip
 
@@ -81,17 +128,36 @@ def routes(site: Site) -> list[BaseRoute]:
     ]
 
 
-async def _daemon_status(site: Site, wait_s: float | None) -> tuple[dict[str, Any], str]:
-    """Return the daemon's status, and why it is missing: "" if it is not, "asked" if it is not ready in time."""
-    empty = {"status": None, "error": "", "actions": []}
+async def query_service(service: Upstream) -> ServiceRow:
+    """Return a service's state from its own endpoints."""
+    status, text = await service.status("/api" if service.name in NOTEBOOKS else "/readyz", STATUS_TIMEOUT_S)
+    if status != 200:
+        return ServiceRow(service.name, "starting" if status else "away", service.url, text)
     try:
-        return {**empty, **await asyncio.wait_for(control_daemon.ask(site.control_directory, "/status"), wait_s)}, ""
-    except asyncio.TimeoutError:
-        return empty, "asked"
-    except DaemonUnavailable as error:
-        return empty, error.reason
-    except PageError as error:
-        return {**empty, "error": error.reason}, ""
+        info: Any = await service.json("/v1/info", timeout=STATUS_TIMEOUT_S)
+        description = {"policy": info.get("name"), **(info.get("checkpoint") or {}), **info}
+        description |= {"checkpoint": description.get("repo"), "lock": str(description.get("lock_hash") or "")[:12]}
+    except (ServiceUnavailable, AttributeError):  # not a policy
+        description = {}
+    details = {name: str(description[name])[:80] for name in DETAILS if description.get(name) not in (None, "", "none")}
+    return ServiceRow(service.name, "ready", service.url, details=details)
+
+
+def merge(rows: Mapping[str, ServiceRow], daemon: Mapping[str, Any]) -> list[ServiceRow]:
+    """Return all services with the control daemon's data; without a daemon, the queried services."""
+    actions = {action["service"]: action for action in daemon["actions"]}
+    services = (daemon["status"] or {}).get("services", [])
+    listed = {service["service"]: service for service in services if not service["private"]}
+    merged = []
+    for name in dict.fromkeys(service["service"] for service in services):
+        instance, row = listed.get(name, {}), rows.get(name, ServiceRow(name))
+        state = instance.get("state") or "down"
+        if state in ("up", "starting"):
+            state = "ready" if instance["health"] == "healthy" else "starting"
+        row.state, row.url = state.split(" ")[0], instance.get("url") or row.url
+        row.instance, row.action = instance, actions.get(name, {})
+        merged.append(row)
+    return merged or list(rows.values())
 
 
 def machine() -> dict[str, tuple[float, float]]:

@@ -1,4 +1,4 @@
-"""Login: a cookie for browsers, the token for programs; and detection of cross-site requests."""
+"""Login: a cookie for browsers, the token for programs; and the middleware that requires it for every page."""
 
 from __future__ import annotations
 
@@ -6,14 +6,29 @@ import hashlib
 import hmac
 import secrets
 import time
+from collections.abc import Callable
 from urllib.parse import urlsplit
 
-from starlette.requests import HTTPConnection
+from starlette.requests import HTTPConnection, Request
+from starlette.responses import JSONResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from services.ui.site import texts
 from vla_contract.server.auth import TokenCheck, bearer
 
 SESSION_S = 7 * 86400.0
 SAFE = ("GET", "HEAD", "OPTIONS")
+OPEN = ("/livez", "/readyz", "/login")
+STYLES = "/static/site/"  # of the login page
+POLICY = (
+    b"default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; media-src 'self' blob:; "
+    b"connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
+HEADERS = {
+    b"x-content-type-options": b"nosniff",
+    b"referrer-policy": b"same-origin",
+    b"content-security-policy": POLICY,
+}
 
 
 class Login:
@@ -34,10 +49,6 @@ class Login:
     def required(self) -> bool:
         """Whether the site has a token."""
         return self._check.required
-
-    def allows(self, request: HTTPConnection) -> bool:
-        """Return whether a request may see the pages."""
-        return not self.required or self.is_logged_in(request)
 
     def is_logged_in(self, request: HTTPConnection) -> bool:
         """Return whether a request has a valid cookie or the token itself."""
@@ -80,3 +91,40 @@ def is_of_this_site(request: HTTPConnection) -> bool:
         return fetch_site in ("same-origin", "none")
     origin = request.headers.get("origin")
     return origin is None or urlsplit(origin).netloc == request.headers.get("host")
+
+
+class Guard:
+    """ASGI middleware: requires the login, rejects cross-site requests that change anything, adds security headers.
+
+    login_response: returns the answer to a request without login.
+    """
+
+    def __init__(self, app: ASGIApp, login: Login, login_response: Callable[[Request], Response]):
+        self._app, self._login, self._login_response = app, login, login_response
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request or pass it on."""
+        if scope["type"] == "websocket":  # no page has any
+            await send({"type": "websocket.close", "code": 1008})
+            return
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        request = Request(scope)
+        path, inner = request.url.path, self._app
+        is_open = not self._login.required or path in OPEN or path.startswith(STYLES)
+        if request.method not in SAFE and not is_of_this_site(request):
+            inner = JSONResponse({"detail": "cross-site request rejected; use the page itself"}, 403)
+        elif not is_open and not self._login.is_logged_in(request):
+            inner = self._login_response(request)
+
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                present = {name.lower() for name, _ in message["headers"]}
+                added = [(name, value) for name, value in HEADERS.items() if name not in present]
+                if cookie := texts.language_cookie(request):
+                    added.append((b"set-cookie", cookie))
+                message = {**message, "headers": [*message["headers"], *added]}
+            await send(message)
+
+        await inner(scope, receive, send_with_headers)

@@ -2,42 +2,33 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
+from urllib.parse import urlencode
 
+from starlette.requests import Request
 from starlette.responses import Response
 
-from vla_common.entrypoint import plain
+from vla_evaluation.report.page import format_csv
 
-FORMULA = ("=", "+", "-", "@", "\t", "\r")  # beginnings that a spreadsheet treats as a formula
-
+T = TypeVar("T")
 ROWS = 100  # rows per page
 
 
-def start(requested: str, count: int) -> int:
-    """Return the index of the first row, limited to the number of rows."""
-    return min(int(requested), max(count - 1, 0)) if requested.isdecimal() and len(requested) < 10 else 0
+def page(request: Request, rows: Sequence[T], filters: Mapping[str, str]) -> tuple[Sequence[T], dict[str, Any]]:
+    """Return the rows of the requested page, and for the template: the index of the first one, the number of all, and
+    the queries of the previous ("newer") and next ("older") page, if they exist.
+    """
+    requested = request.query_params.get("from", "")
+    start = min(int(requested), max(len(rows) - 1, 0)) if requested.isdecimal() and len(requested) < 10 else 0
+    turns = {"newer": max(start - ROWS, 0)} if start else {}
+    if start + ROWS < len(rows):
+        turns["older"] = start + ROWS
+    queries = {name: urlencode({**filters, "from": first}) for name, first in turns.items()}
+    return rows[start : start + ROWS], {"start": start, "left": len(rows), "turns": queries}
 
 
-def turns(start: int, count: int) -> dict[str, int]:
-    """Return the first rows of the previous ("newer") and next ("older") page, if they exist."""
-    before = {"newer": max(start - ROWS, 0)} if start else {}
-    return before | ({"older": start + ROWS} if start + ROWS < count else {})
-
-
-def as_csv(name: str, columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> Response:
-    """Return rows as a CSV download; texts that look like a formula are quoted."""
-    out = io.StringIO()
-    writer = csv.writer(out)
-    writer.writerow(columns)
-    writer.writerows([_relative_message(row.get(column)) for column in columns] for row in rows)
+def csv_response(name: str, columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> Response:
+    """Return rows as a CSV download."""
     headers = {"content-disposition": f'attachment; filename="{name}"'}
-    return Response(out.getvalue(), headers=headers, media_type="text/csv; charset=utf-8")
-
-
-def _relative_message(value: Any) -> Any:
-    if isinstance(value, str):
-        return plain(f"'{value}" if value.startswith(FORMULA) else value)
-    return "" if value is None else value
+    return Response(format_csv(columns, rows), headers=headers, media_type="text/csv; charset=utf-8")

@@ -18,26 +18,24 @@ DIRECTORY = Path(__file__).resolve().parents[1]
 
 def language_of(request: Request) -> str:
     """Return the language: from the query, else the cookie, else the browser's first supported one, else English."""
-    for language in (request.query_params.get(QUERY_PARAMETER), request.cookies.get(COOKIE)):
-        if language in LANGUAGES:
-            return language
-    preferred = (
-        code.split(";")[0].strip()[:2].lower() for code in request.headers.get("accept-language", "").split(",")
-    )
-    return next((code for code in preferred if code in LANGUAGES), "en")
+    accepted = request.headers.get("accept-language", "").split(",")
+    preferred = [code.split(";")[0].strip()[:2].lower() for code in accepted]
+    codes = (request.query_params.get(QUERY_PARAMETER), request.cookies.get(COOKIE), *preferred)
+    return next((code for code in codes if code in LANGUAGES), "en")
 
 
 def language_cookie(request: Request) -> bytes | None:
     """Return the Set-Cookie value for a language selected in the query, or None."""
     language = request.query_params.get(QUERY_PARAMETER)
-    cookie = f"{COOKIE}={language}; Max-Age={YEAR_S}; Path=/; HttpOnly; SameSite=Strict"
-    return cookie.encode() if language in LANGUAGES else None
+    if language not in LANGUAGES:
+        return None
+    return f"{COOKIE}={language}; Max-Age={YEAR_S}; Path=/; HttpOnly; SameSite=Strict".encode()
 
 
 @functools.cache
 def table(language: str) -> Mapping[str, str]:
     """Return all texts of a language by "page.name"."""
-    texts = {}
+    texts: dict[str, str] = {}
     for path in sorted(DIRECTORY.glob(f"*/texts.{language}.json")):
         page_texts = json.loads(path.read_text(encoding="utf-8"))
         texts |= {f"{path.parent.name}.{name}": text for name, text in page_texts.items()}

@@ -9,7 +9,7 @@ import httpx
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from services.ui.site.problem import ServiceUnavailable
+from services.ui.site.requests import ServiceUnavailable
 
 TIMEOUT_S = 10.0
 REQUEST_HEADERS = ("range", "if-range", "if-none-match", "if-modified-since", "accept")  # forwarded from the browser
@@ -24,11 +24,10 @@ class Upstream:
 
     def __init__(self, name: str, url: str, token: str | None = None):
         self.name, self.url = name, url.rstrip("/")
-        headers = {"Authorization": f"Bearer {token}"} if token else {}
-        limits = httpx.Limits(max_connections=256, max_keepalive_connections=32)
         # Loading certificates takes 20 ms: skip it without TLS.
         self._http = httpx.AsyncClient(
-            base_url=self.url, headers=headers, timeout=TIMEOUT_S, limits=limits, trust_env=False,
+            base_url=self.url, headers={"Authorization": f"Bearer {token}"} if token else {}, timeout=TIMEOUT_S,
+            limits=httpx.Limits(max_connections=256, max_keepalive_connections=32), trust_env=False,
             verify=self.url.startswith("https://"),
         )  # fmt: skip
 
@@ -38,18 +37,14 @@ class Upstream:
 
     async def json(self, path: str, method: str = "GET", **settings: Any) -> Any:
         """Return a path's JSON. Raises ServiceUnavailable, with the service's own message if it has one."""
-        try:
-            answer = await self._http.request(method, path, **settings)
-        except httpx.HTTPError as error:
-            raise ServiceUnavailable(self.name, f"{self.name} does not respond at {self.url}") from error
+        answer = await self._send(self._http.build_request(method, path, **settings))
         if answer.is_error:
             raise ServiceUnavailable(self.name, detail(answer), answer.status_code)
         try:
             return answer.json()
         except ValueError as error:
-            raise ServiceUnavailable(
-                self.name, f"the server at {self.url} is not the {self.name} of this lab", 502
-            ) from error
+            reason = f"the server at {self.url} is not the {self.name} of this lab"
+            raise ServiceUnavailable(self.name, reason, 502) from error
 
     async def status(self, path: str, timeout_s: float) -> tuple[int | None, str]:
         """Return a path's HTTP status and error message; (None, "") if there is no response in time."""
@@ -61,27 +56,29 @@ class Upstream:
 
     async def proxy(self, request: Request, path: str) -> Response:
         """Forward a request. Return the streamed answer: parts of videos, and events."""
-        request_headers = {name: value for name, value in request.headers.items() if name in REQUEST_HEADERS}
+        headers = {name: value for name, value in request.headers.items() if name in REQUEST_HEADERS}
+        headers["accept-encoding"] = "identity"
         timeout = httpx.Timeout(TIMEOUT_S, read=None)
-        outgoing = self._http.build_request(
-            request.method, path, headers={**request_headers, "accept-encoding": "identity"}, timeout=timeout
-        )
+        outgoing = self._http.build_request(request.method, path, headers=headers, timeout=timeout)
+        answer = await self._send(outgoing, stream=True)
+
+        async def pieces() -> AsyncIterator[bytes]:
+            try:
+                async for piece in answer.aiter_raw():
+                    yield piece
+            except httpx.HTTPError:
+                return  # incomplete: the browser notices
+            finally:
+                await answer.aclose()
+
+        forwarded = {name: answer.headers[name] for name in RESPONSE_HEADERS if name in answer.headers}
+        return StreamingResponse(pieces(), answer.status_code, forwarded)
+
+    async def _send(self, request: httpx.Request, stream: bool = False) -> httpx.Response:
         try:
-            answer = await self._http.send(outgoing, stream=True)
+            return await self._http.send(request, stream=stream)
         except httpx.HTTPError as error:
             raise ServiceUnavailable(self.name, f"{self.name} does not respond at {self.url}") from error
-        headers = {name: answer.headers[name] for name in RESPONSE_HEADERS if name in answer.headers}
-        return StreamingResponse(_chunks(answer), answer.status_code, headers)
-
-
-async def _chunks(answer: httpx.Response) -> AsyncIterator[bytes]:
-    try:
-        async for piece in answer.aiter_raw():
-            yield piece
-    except httpx.HTTPError:
-        return  # incomplete: the browser notices
-    finally:
-        await answer.aclose()
 
 
 def detail(answer: httpx.Response) -> str:

@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import json
 import os
-import stat
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from services.ui.site.problem import NotFound
+from services.ui.site.requests import NotFound
 from services.ui.volume import files
 from vla_common import anchored
 from vla_contract.protocol.errors import did_you_mean
@@ -26,7 +24,7 @@ if TYPE_CHECKING:
     from vla_datasets.lerobot import LeRobotDataset
 
 DIRECTORY, HDF5_SUFFIXES = "datasets", (".hdf5", ".h5")
-META = ("meta/info.json", "meta/episodes.jsonl", "meta/tasks.parquet")  # the last one in v3.0
+META = ("info.json", "episodes.jsonl", "tasks.parquet")  # in meta/; the last one in v3.0
 MAX_BYTES_BY_SUFFIX = {".parquet": 2**28}  # of a file that is read at once
 OTHER_BYTES = 2**26
 OPEN = 16  # data sets kept open
@@ -37,8 +35,8 @@ class Datasets:
 
     def __init__(self, root: Path):
         self._root, self._lock = root, threading.Lock()
-        self._open: OrderedDict[str, tuple[tuple, LeRobotDataset]] = OrderedDict()
-        self._rows: dict[str, tuple[tuple, dict[str, Any]]] = {}
+        self._open: OrderedDict[str, tuple[list, LeRobotDataset]] = OrderedDict()
+        self._rows: dict[str, tuple[list, dict[str, Any]]] = {}
 
     def rows(self) -> list[dict[str, Any]]:
         """Return a row per data set, sorted by name; an unreadable one has only its name and the reason."""
@@ -53,9 +51,11 @@ class Datasets:
         with self._lock:
             dataset = self._dataset(name)
             bad, why = self._bad(dataset)
+            origin, sources = dataset.source or {}, ("recording", "run", "suite", "policy", "noise", "starts")
             return {
                 **self._row(name), "schema": summary.schema(dataset), "tasks_told": summary.tasks(dataset),
-                "source": _source(dataset), "check": self._check(name), "marks_trouble": why,
+                "source": {key: str(origin[key]) for key in sources if key in origin},
+                "check": self._check(name), "marks_trouble": why,
                 "episodes_told": [
                     {"episode": row.index, "task": "; ".join(row.tasks), "steps": row.length, "bad": row.index in bad}
                     for row in dataset.episodes
@@ -69,6 +69,11 @@ class Datasets:
         """
         from vla_datasets.pages import page
 
+        def span(key: str) -> tuple[float, float]:
+            clip = dataset.clip(index, key)
+            # It stops in the middle of the last frame: at its end some players show the next one.
+            return clip.start_s, clip.start_s + (clip.length - 0.5) / dataset.fps
+
         with self._lock:
             dataset = self._dataset(name)
             episode = _find_episode(dataset, index)
@@ -77,9 +82,9 @@ class Datasets:
             return {
                 "episode": index, "task": "; ".join(episode.tasks), "steps": episode.length, "fps": dataset.fps,
                 "bad": index in self._bad(dataset)[0], "cameras": videos,
-                "spans": {key: _span(dataset, index, key) for key in videos if dataset.is_v3},
+                "spans": {key: span(key) for key in videos if dataset.is_v3},
                 "in_rows": len(dataset.video_keys) - len(videos), "width": page.WIDTH, "height": page.HEIGHT,
-                "charts": [asdict(chart) for chart in page.charts(dataset, episode)],
+                "charts": page.charts(dataset, episode),
             }  # fmt: skip
 
     def open_video(self, name: str, index: int, camera: str) -> int:
@@ -101,35 +106,61 @@ class Datasets:
             return {"bad": marks.mark(self._dataset(name), bad, good).bad}
 
     def _row(self, name: str) -> dict[str, Any]:
+        """Return a row, cached until the data set changes; empty if it is not a data set."""
         mark = self._fingerprint(name)
-        if name not in self._rows or self._rows[name][0] != mark:
-            self._rows[name] = mark, self._read_row(name, mark)
-        return self._rows[name][1]
+        previous, row = self._rows.get(name, (None, {}))
+        if previous != mark:
+            row = {"name": name, "bytes": self._size(name)}
+            if any(mark[: len(META)]):
+                row |= self._summary(name)
+            else:
+                contents = self._hdf5(name)
+                row = {**row, **contents} if contents else {}
+            self._rows[name] = mark, row
+        return row
 
-    def _read_row(self, name: str, mark: tuple) -> dict[str, Any]:
-        """Return a row; empty if it is not a data set."""
-        entry = {"name": name, "bytes": _size(self._root, name)}
-        if any(mark[: len(META)]):
-            try:
-                dataset = self._dataset(name)
-                return {**entry, **_summary(dataset), "bad": len(self._bad(dataset)[0])}
-            except (DatasetError, NotFound) as error:
-                return {**entry, "why": self._relative_message(error)}
-        contents = _hdf5(self._root, name)
-        return {**entry, **contents} if contents else {}
+    def _summary(self, name: str) -> dict[str, Any]:
+        from vla_datasets import summary
+
+        try:
+            dataset = self._dataset(name)
+            return {
+                "layout": summary.layout(dataset), "robot": str(dataset.info.get("robot_type") or ""),
+                "fps": dataset.fps, "episodes": len(dataset.episodes), "steps": len(dataset),
+                "tasks": len(dataset.tasks), "bad": len(self._bad(dataset)[0]),
+                "cameras": [key.removeprefix("observation.images.") for key in dataset.video_keys],
+            }  # fmt: skip
+        except (DatasetError, NotFound) as error:
+            return {"why": self._relative_message(error)}
+
+    def _hdf5(self, name: str) -> dict[str, Any] | None:
+        """Return a row from the names inside LIBERO's HDF5 files; None if there are none."""
+        import h5py
+
+        paths = [(DIRECTORY, name, each) for each in files.names(self._root, DIRECTORY, name)]
+        paths = [path for path in ((DIRECTORY, name), *paths) if path[-1].endswith(HDF5_SUFFIXES)]
+        row = {"layout": "LIBERO HDF5", "robot": "", "fps": None, "episodes": 0, "steps": None, "tasks": len(paths)}
+        try:
+            for path in paths:
+                with open(files.open_plain(self._root, *path), "rb") as plain, h5py.File(plain, "r") as file:
+                    has_data = isinstance(file.get("data", getlink=True), h5py.HardLink)
+                    row["episodes"] += sum(each.startswith("demo_") for each in file["data"]) if has_data else 0
+        except (OSError, NotFound, RuntimeError, KeyError) as error:
+            row["why"] = f"{'/'.join(path[1:])} cannot be read: {error}"
+        return {**row, "cameras": [], "bad": 0} if paths else None
 
     def _dataset(self, name: str) -> LeRobotDataset:
         """Return the data set, reopened if it has changed. Raises NotFound, and DatasetError for a damaged one."""
         from services.ui.volume.numeric_dataset import NumericDataset
 
-        mark = self._fingerprint(name)
-        if not any(mark[: len(META)]):
+        mark = self._fingerprint(name)[: len(META)]
+        if not any(mark):
             names = [row["name"] for row in map(self._row, files.names(self._root, DIRECTORY)) if row]
             if name in names:
                 raise DatasetError(f"{name} is LIBERO's HDF5; convert it to a LeRobot data set to show it")
             raise NotFound(f"data set {name!r} not found{did_you_mean(name, names)}")
-        if name not in self._open or self._open[name][0] != mark[: len(META)]:
-            self._open[name] = mark[: len(META)], NumericDataset(self._root / DIRECTORY / name, self._opened)
+        if name not in self._open or self._open[name][0] != mark:
+            self._open[name] = mark, NumericDataset(self._root / DIRECTORY / name, self._opened)
             if len(self._open) > OPEN:
                 self._open.popitem(last=False)
         self._open.move_to_end(name)
@@ -167,85 +198,33 @@ class Datasets:
         changed = max(time_ns for _, time_ns in filter(None, self._fingerprint(name)[: len(META)])) / 1e9
         return {"lines": lines, "at": at, "grave": grave, "is_old": changed > at}
 
-    def _fingerprint(self, name: str) -> tuple:
-        """Return sizes and times of the data set's and the marks' files; None for a missing file."""
-        paths = [(DIRECTORY, name, *each.split("/")) for each in META]
-        marks = _status(self._root, DIRECTORY, f".{name}.marks.json")
-        around = _status(self._root, DIRECTORY, name, directory=True)
-        return (*(_status(self._root, *path) for path in paths), marks, around)
+    def _fingerprint(self, name: str) -> list[tuple[int, int] | None]:
+        """Return sizes and times of the files in META, the marks' file, and the directory; None for a missing one."""
+        meta = files.fingerprints(self._root, (DIRECTORY, name, "meta"), META)
+        return [*meta, *files.fingerprints(self._root, (DIRECTORY,), (f".{name}.marks.json", name))]
+
+    def _size(self, name: str) -> int:
+        """Return a data set's size in bytes, without links."""
+        try:
+            with anchored.directory(self._root, DIRECTORY, name) as entered:
+                descriptor = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=entered)
+        except OSError:
+            return (self._fingerprint(name)[-1] or (0,))[0]
+        try:
+            return sum(
+                os.stat(each, dir_fd=around, follow_symlinks=False).st_size
+                for _, _, names, around in os.fwalk(dir_fd=descriptor)
+                for each in names
+            )
+        finally:
+            os.close(descriptor)
 
     def _relative_message(self, error: Exception) -> str:
         return str(error).replace(f"{self._root}/", "")
 
 
-def _summary(dataset: LeRobotDataset) -> dict[str, Any]:
-    from vla_datasets import summary
-
-    return {
-        "layout": summary.layout(dataset), "robot": str(dataset.info.get("robot_type") or ""), "fps": dataset.fps,
-        "episodes": len(dataset.episodes), "steps": len(dataset), "tasks": len(dataset.tasks),
-        "cameras": [key.removeprefix("observation.images.") for key in dataset.video_keys],
-    }  # fmt: skip
-
-
-def _source(dataset: LeRobotDataset) -> dict[str, str]:
-    """Return the origin that a data set of this lab records."""
-    names = ("recording", "run", "suite", "policy", "noise", "starts")
-    return {name: str(dataset.source[name]) for name in names if name in (dataset.source or {})}
-
-
-def _span(dataset: LeRobotDataset, index: int, camera: str) -> tuple[float, float]:
-    clip = dataset.clip(index, camera)
-    # It stops in the middle of the last frame: at its end some players show the next one.
-    return clip.start_s, clip.start_s + (clip.length - 0.5) / dataset.fps
-
-
 def _find_episode(dataset: LeRobotDataset, index: int):
-    entry = next((episode for episode in dataset.episodes if episode.index == index), None)
-    if entry is None:
-        raise NotFound(f"{dataset.name} has no episode {index}")
-    return entry
-
-
-def _hdf5(root: Path, name: str) -> dict[str, Any] | None:
-    """Return a row from the names inside LIBERO's HDF5 files; None if there are none."""
-    import h5py
-
-    paths = [(DIRECTORY, name)] if name.endswith(HDF5_SUFFIXES) else [
-        (DIRECTORY, name, each) for each in files.names(root, DIRECTORY, name) if each.endswith(HDF5_SUFFIXES)
-    ]  # fmt: skip
-    entry = {"layout": "LIBERO HDF5", "robot": "", "fps": None, "episodes": 0, "steps": None, "tasks": len(paths)}
-    try:
-        for path in paths:
-            with open(files.open_plain(root, *path), "rb") as plain, h5py.File(plain, "r") as file:
-                has_data = isinstance(file.get("data", getlink=True), h5py.HardLink)
-                entry["episodes"] += sum(each.startswith("demo_") for each in file["data"]) if has_data else 0
-    except (OSError, NotFound, RuntimeError, KeyError) as error:
-        entry["why"] = f"{'/'.join(path[1:])} cannot be read: {error}"
-    return {**entry, "cameras": [], "bad": 0} if paths else None
-
-
-def _size(root: Path, name: str) -> int:
-    """Return a data set's size in bytes, without links."""
-    try:
-        with anchored.directory(root, DIRECTORY, name) as entered:
-            descriptor = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=entered)
-    except OSError:
-        return (_status(root, DIRECTORY, name) or (0,))[0]
-    try:
-        walk = os.fwalk(dir_fd=descriptor)
-        return sum(
-            os.stat(each, dir_fd=at, follow_symlinks=False).st_size for _, _, names, at in walk for each in names
-        )
-    finally:
-        os.close(descriptor)
-
-
-def _status(root: Path, *names: str, directory: bool = False) -> tuple[int, int] | None:
-    try:
-        with anchored.directory(root, *names[:-1]) as around:
-            entry = os.stat(names[-1], dir_fd=around, follow_symlinks=False)
-    except OSError:
-        return None
-    is_kind = stat.S_ISDIR if directory else stat.S_ISREG
-    return (entry.st_size, entry.st_mtime_ns) if is_kind(entry.st_mode) else None
+    for episode in dataset.episodes:
+        if episode.index == index:
+            return episode
+    raise NotFound(f"{dataset.name} has no episode {index}")

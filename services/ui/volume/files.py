@@ -8,18 +8,18 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from starlette.responses import FileResponse
 
-from services.ui.site.problem import NotFound
+from services.ui.site.requests import NotFound
 from vla_common import anchored
 from vla_evaluation.config import LATEST
 from vla_evaluation.runs.directories import STORE, by_beginning
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")  # valid name of a run
-REPORT, CURVE = "report.html", "curve.png"
 MEDIA = {".html": "text/html; charset=utf-8", ".mp4": "video/mp4", ".jpg": "image/jpeg", ".png": "image/png"}
 
 
@@ -63,68 +63,33 @@ def open_plain(root: Path, *names: str) -> int:
     return descriptor
 
 
-def open_report(root: Path, run: str) -> int:
-    """Return a descriptor of a run's report. Raises NotFound with the command that builds one."""
+def exists(root: Path, *names: str) -> bool:
+    """Return whether `open_file` can open the file."""
     try:
-        return open_file(root, "runs", run, REPORT)
-    except NotFound as error:
-        raise NotFound(f"{error}; build the report: ./lab report {run}") from error
+        os.close(open_file(root, *names))
+    except NotFound:
+        return False
+    return True
 
 
-def open_video(root: Path, run: str, name: str) -> int:
-    """Return a descriptor of a run's video, or of its last frame."""
-    if Path(name).suffix not in (".mp4", ".jpg"):
-        raise NotFound(f"{name!r} is not a video; expected .mp4 or .jpg")
-    return open_file(root, "runs", run, "videos", name)
-
-
-def resolve(root: Path, prefix: str) -> str:
-    """Return the run's full name from its name, a unique prefix, or `latest`."""
-    created = {name: when for name, when in _created(root).items() if when is not None}
-    if prefix == LATEST and created:
-        return max(created, key=lambda name: (created[name], name))
-    try:
-        return by_beginning(prefix, sorted(created))
-    except ValueError as error:
-        raise NotFound(f"run {prefix!r} {error}") from error
-
-
-def names_of_runs(root: Path) -> list[str]:
-    """Return the names of the runs."""
-    return [name for name, when in _created(root).items() if when is not None]
-
-
-def curves(root: Path) -> list[str]:
-    """Return the names of trained Transformers with a training curve."""
-    return [name for name in names(root, "checkpoints", "transformer") if exists(root, *curve(name))]
-
-
-def curve(name: str) -> tuple[str, ...]:
-    """Return the path of a Transformer's training curve below the volume's root."""
-    return "checkpoints", "transformer", name, CURVE
-
-
-def _created(root: Path) -> dict[str, float | None]:
-    """Return each directory's creation time; None if it is not a run."""
-    return {name: _made(root, name) for name in names(root, "runs")}
-
-
-def _made(root: Path, name: str) -> float | None:
-    try:
-        with anchored.directory(root, "runs", name) as directory:
-            statuses = [os.stat(each, dir_fd=directory, follow_symlinks=False) for each in (STORE, "config.json")]
-    except OSError:
-        return None
-    return statuses[1].st_mtime if all(stat.S_ISREG(each.st_mode) for each in statuses) else None
+def fingerprints(root: Path, directories: Sequence[str], names: Sequence[str]) -> list[tuple[int, int] | None]:
+    """Return size and time in ns of each file or directory of a directory; None if it does not exist or is a link."""
+    marks: dict[str, tuple[int, int]] = {}
+    with suppress(OSError), anchored.directory(root, *directories) as around:
+        for name in names:
+            with suppress(FileNotFoundError):
+                entry = os.stat(name, dir_fd=around, follow_symlinks=False)
+                if stat.S_ISREG(entry.st_mode) or stat.S_ISDIR(entry.st_mode):
+                    marks[name] = entry.st_size, entry.st_mtime_ns
+    return [marks.get(name) for name in names]
 
 
 def names(root: Path, *directories: str) -> list[str]:
     """Return the sorted names in a directory below `root`; empty if it does not exist."""
     try:
         with anchored.directory(root, *directories) as around:
-            inside = os.open(
-                ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=around
-            )  # an O_PATH descriptor cannot be listed
+            # an O_PATH descriptor cannot be listed
+            inside = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=around)
     except OSError:
         return []
     try:
@@ -133,10 +98,18 @@ def names(root: Path, *directories: str) -> list[str]:
         os.close(inside)
 
 
-def exists(root: Path, *names: str) -> bool:
-    """Return whether `open_file` can open the file."""
+def runs(root: Path) -> dict[str, float]:
+    """Return the runs' names with the time of their creation."""
+    marks = {name: fingerprints(root, ("runs", name), (STORE, "config.json")) for name in names(root, "runs")}
+    return {name: both[1][1] / 1e9 for name, both in marks.items() if all(both)}
+
+
+def resolve(root: Path, prefix: str) -> str:
+    """Return the run's full name from its name, a unique prefix, or `latest`."""
+    created = runs(root)
+    if prefix == LATEST and created:
+        return max(created, key=lambda name: (created[name], name))
     try:
-        os.close(open_file(root, *names))
-    except NotFound:
-        return False
-    return True
+        return by_beginning(prefix, sorted(created))
+    except ValueError as error:
+        raise NotFound(f"run {prefix!r} {error}") from error

@@ -20,19 +20,15 @@ class NumericDataset(LeRobotDataset):
         """Return an array [T, …] for each column of numbers. Raises DatasetError for more than MAX_VALUES."""
         path, first = self.data_path(episode_index), self.first_row(episode_index)
         schema = tables.read(path, self.opener, rows=(0, 0)).schema
+        numbers = {field.name for field in schema if _holds_numbers(field.type)}
+        others = [name for name in schema.names if name not in numbers]
+        # pyarrow takes a name for all columns below it: `a` would bring the column `a.b`, too
+        numbers = [name for name in numbers if not any(other.startswith(f"{name}.") for other in others)]
         span = (first, first + self.episodes[episode_index].length) if self.is_v3 else None
-        return tables.columns(tables.read(path, self.opener, _number_columns(schema), span, MAX_VALUES), path)
+        return tables.columns(tables.read(path, self.opener, numbers, span, MAX_VALUES), path)
 
     def _check_clips(self, keys: Sequence[str]) -> None:
         pass
-
-
-def _number_columns(schema: pa.Schema) -> list[str]:
-    """Return the names of columns that hold numbers, or lists of them."""
-    numbers = {field.name for field in schema if _holds_numbers(field.type)}
-    other_columns = [name for name in schema.names if name not in numbers]
-    # pyarrow takes a name for all columns below it: `a` would bring the column `a.b`, too
-    return [name for name in numbers if not any(other.startswith(f"{name}.") for other in other_columns)]
 
 
 def _holds_numbers(kind: pa.DataType) -> bool:

@@ -1,4 +1,4 @@
-"""Corpus files: TSV (source, tab, target) or JSONL (one object per line, with languages as keys)."""
+"""Corpus files: TSV (source, tab, target) or JSONL (one object per line, with languages as keys), or plain text."""
 
 from __future__ import annotations
 
@@ -20,11 +20,6 @@ COLUMN_NAMES = frozenset(
 MAX_BYTES = 2**30  # of a corpus file, which is read into memory
 
 
-def is_file_name(name: str) -> bool:
-    """Return whether a corpus's name is a file name."""
-    return name.endswith((".tsv", ".jsonl")) or "/" in name
-
-
 def find(name: str, volume: Volume) -> Path:
     """Return the path of a file, searched in the working directory and in the volume's datasets. Raises ValueError."""
     for path in (Path(name).expanduser(), volume.path("datasets") / name):
@@ -38,16 +33,20 @@ def load(path: Path, languages: Languages) -> Corpus:
     readers = {".tsv": _tsv, ".jsonl": _jsonl}
     if path.suffix not in readers:
         raise ValueError(f"{path} has the suffix {path.suffix!r}; expected .tsv or .jsonl")
+    pairs = clean(readers[path.suffix](path, read_lines(path), languages))
+    return Corpus(path.name, languages, pairs, str(path), "that of the file's owner")
+
+
+def read_lines(path: Path) -> list[str]:
+    """Return the lines of a UTF-8 file. Raises ValueError for one that is too large or not UTF-8."""
     try:
         with open_regular(path, MAX_BYTES) as file, io.TextIOWrapper(file, encoding="utf-8-sig") as text:
-            lines = text.read().split("\n")  # splitlines would also split at other characters
+            return text.read().split("\n")  # splitlines would also split at other characters
     except OSError as error:
         reason = error if isinstance(error, UnsafeFileError) else explain(path, error)
         raise ValueError(f"corpus {path} cannot be read: {reason}") from error
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} is not UTF-8 (byte {error.start}); save it as UTF-8") from error
-    pairs = clean(readers[path.suffix](path, lines, languages))
-    return Corpus(path.name, languages, pairs, str(path), "that of the file's owner")
 
 
 def _tsv(path: Path, lines: list[str], languages: Languages) -> Iterator[tuple[str, str]]:

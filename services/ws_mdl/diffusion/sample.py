@@ -68,8 +68,8 @@ def stem_of(request: Request) -> str:
         if value != getattr(Request, name):
             text = f"{value:g}" if isinstance(value, float) else str(value)
             parts.append({"clip": name, "context": text}.get(name, name + text))
-    parts.append(f"seed{request.seed}")
-    return "-".join(part for part in parts if part).replace(":", "").replace(",", "+")
+    stem = "-".join(part for part in (*parts, f"seed{request.seed}") if part)
+    return stem.replace(":", "").replace(",", "+")
 
 
 def sample_and_save(request: Request, run: TrainedDiffusion) -> list[Path]:
@@ -80,10 +80,11 @@ def sample_and_save(request: Request, run: TrainedDiffusion) -> list[Path]:
         x, intermediate = sample(request, run, save_rate=20, on_step=progress.step_of(request.sampler))
     print(f"{request.count} images by {request.sampler} in {time.perf_counter() - started:.1f} s")
     names = names_of(request, run)
+    visualize.named_grid(x, request.columns, names).save(directory / f"{stem}.png")
     written = [
-        visualize.save_grid(directory / f"{stem}.png", x, request.columns, names),
+        directory / f"{stem}.png",
         visualize.save_gif(directory / f"{stem}.gif", intermediate, request.columns, names),
-        visualize.save_schedules(directory / "schedule.png", [run.schedule]),
+        visualize.save_schedule(directory / "schedule.png", run.schedule),
     ]
     return written + ([save_comparison(request, run, directory), save_page(run, directory)] if request.compare else [])
 
@@ -121,7 +122,7 @@ def _save_rows(path: Path, rows: Mapping[str, tuple[Request, TrainedDiffusion]],
 def save_page(run: TrainedDiffusion, directory: Path) -> Path:
     """Save an interactive page: denoising, and noising of a clean image."""
     from services.ws_mdl.diffusion import viewers  # ipywidgets, for this only
-    from vla_notebooks.page import page
+    from vla_notebooks.viewer import page
 
     steps, contexts = min(20, run.schedule.timesteps), (viewers.NO_CONTEXT, *run.classes[:2])
     few = {"steps": (steps,), "η": (0.0, 1.0), "guidance": (0.0, 1.0, 3.0), "context": contexts}
@@ -135,8 +136,8 @@ def save_page(run: TrainedDiffusion, directory: Path) -> Path:
     return path
 
 
-def main() -> int:
-    """Sample; return the exit code."""
+def main() -> None:
+    """Sample by the command line's flags; print the paths of the files."""
     request = tyro.cli(Request, prog="sample diffusion", description=__doc__)
     epochs = [int(part) for part in request.epoch.split(",")] if request.epoch else [None]
     runs = {epoch: open_run(request.name, Volume(), request.device, epoch) for epoch in epochs}
@@ -148,7 +149,6 @@ def main() -> int:
         written = sample_and_save(request, run)
     for path in written:
         print(display_path(path))
-    return 0
 
 
 if __name__ == "__main__":

@@ -46,13 +46,8 @@ def denoise_ddim(
     eta: share of fresh noise z, from 0 (deterministic given the initial noise) to 1 (as in DDPM with posterior
     variance; `denoise_add_noise` uses the larger β by default). clip: clip the predicted image to [-1, 1].
     """
-    return towards(schedule, x, t, t_prev, clean(schedule, x, t, pred_noise, clip), z, eta)
-
-
-def clean(schedule: Schedule, x: Tensor, t: int, pred_noise: Tensor, clip: bool) -> Tensor:
-    """Return the predicted image, clipped to [-1, 1] if `clip`."""
     x0 = predicted_x0(schedule, x, t, pred_noise)
-    return x0.clamp(-1, 1) if clip else x0
+    return towards(schedule, x, t, t_prev, x0.clamp(-1, 1) if clip else x0, z, eta)
 
 
 def towards(schedule: Schedule, x: Tensor, t: int, t_prev: int, x0: Tensor, z: Tensor | None, eta: float) -> Tensor:
@@ -78,23 +73,17 @@ def ddim_step(schedule: Schedule, eta: float = 0.0, clip: bool = False, order: i
 
     def step(x: Tensor, t: int, t_prev: int, pred_noise: Tensor, z: Tensor) -> Tensor:
         nonlocal before
-        now = t, clean(schedule, x, t, pred_noise, clip)
-        x0 = now[1] if order == 1 or before is None else halfway(schedule, before, now, t_prev)
-        before = now
+        x0 = predicted = predicted_x0(schedule, x, t, pred_noise)
+        if clip:
+            x0 = predicted = predicted.clamp(-1, 1)
+        if order == 2 and before is not None and t_prev > 0:
+            # to the midpoint of t and t_prev, linear in λ = ½ ln(ᾱ / (1 - ᾱ)), which is infinite for the clean image
+            last, now, following = (0.5 * torch.logit(schedule.ab_t[k].double()) for k in (before[0], t, t_prev))
+            x0 = predicted + ((following - now) / (now - last) / 2).float() * (predicted - before[1])
+        before = t, predicted
         return towards(schedule, x, t, t_prev, x0, z, eta)
 
     return step
-
-
-def halfway(schedule: Schedule, before: tuple[int, Tensor], now: tuple[int, Tensor], t_prev: int) -> Tensor:
-    """Extrapolate two predictions (step, image) to the midpoint between the current step and t_prev.
-
-    Linear in λ = ½ ln(ᾱ / (1 - ᾱ)), which is infinite for the clean image: there the last prediction is used.
-    """
-    if t_prev == 0:
-        return now[1]
-    last, current, following = (0.5 * torch.logit(schedule.ab_t[t].double()) for t in (before[0], now[0], t_prev))
-    return now[1] + ((following - current) / (current - last) / 2).float() * (now[1] - before[1])
 
 
 def ddim_steps(timesteps: int, n: int, spacing: float = 1.0) -> list[int]:
@@ -110,10 +99,11 @@ def ddim_steps(timesteps: int, n: int, spacing: float = 1.0) -> list[int]:
 
 
 # --- the samplers -------------------------------------------------------------------------------------------
+# Each returns images [n, c, h, h] in about [-1, 1] and intermediate images [frames, n, c, h, h]; options: see `walk`.
 
 
 def sample_ddpm(nn_model, schedule: Schedule, n_sample: int, **options) -> tuple[Tensor, np.ndarray]:
-    """Return images [n, c, h, h] in about [-1, 1] and intermediate images [frames, n, c, h, h]; see `walk`."""
+    """Sample by all steps, with fresh noise."""
     return sample_ddpm_context(nn_model, schedule, n_sample, None, **options)
 
 
@@ -138,7 +128,7 @@ def sample_ddpm_incorrect(nn_model, schedule: Schedule, n_sample: int, **options
 
 
 def sample_ddim(nn_model, schedule: Schedule, n_sample: int, n: int = 20, **options) -> tuple[Tensor, np.ndarray]:
-    """Return images after n steps, from 1 to the schedule's, and intermediate images; see `walk`."""
+    """Sample by n steps, from 1 to the schedule's."""
     return sample_ddim_context(nn_model, schedule, n_sample, None, n, **options)
 
 
@@ -146,10 +136,7 @@ def sample_ddim_context(
     nn_model, schedule: Schedule, n_sample: int, context: Tensor | None, n: int = 20, *,
     eta: float = 0.0, clip: bool = False, spacing: float = 1.0, order: int = 1, **options,
 ) -> tuple[Tensor, np.ndarray]:  # fmt: skip
-    """Like `sample_ddim`, with a context [n_sample, n_cfeat].
-
-    eta and clip as in `denoise_ddim`, spacing as in `ddim_steps`, order as in `ddim_step`.
-    """
+    """Like `sample_ddim`, with a context; eta, clip and order as in `ddim_step`, spacing as in `ddim_steps`."""
     steps = ddim_steps(schedule.timesteps, n, spacing)
     return walk(nn_model, schedule, n_sample, context, steps, ddim_step(schedule, eta, clip, order), **options)
 
@@ -163,9 +150,9 @@ def walk(
     """Run a sampler over `steps` (descending to 0); return the images and intermediate images.
 
     seed: of all noise; None: random. guidance: classifier-free guidance (Ho & Salimans 2022); 1 is plain conditional
-    sampling, larger values follow the context at the cost of variety. dtype: of the network's matrix products, for
-    example bfloat16; the images stay float32. save_rate: record every save_rate-th step of the schedule, the first and
-    the last eight; a short sampler that skips steps records all; 0 records none.
+    sampling, larger values follow the context at the cost of variety. dtype: of the network's matrix products; the
+    images stay float32. save_rate: record every save_rate-th step, the first and the last eight; a short sampler that
+    skips steps records all; 0 records none.
     """
     device = schedule.b_t.device
     if context is not None and tuple(context.shape) != (n_sample, nn_model.n_cfeat):
@@ -212,9 +199,7 @@ def parse_context(text: str, classes: tuple[str, ...]) -> Tensor:
         try:
             context[classes.index(name)] = float(weight or 1)
         except ValueError as error:
-            raise ValueError(
-                f"context {part!r} has the weight {weight!r}; expected a number, as in {name}:0.6"
-            ) from error
+            raise ValueError(f"{part!r} has the weight {weight!r}; expected a number, as in {name}:0.6") from error
     return context
 
 

@@ -4,6 +4,8 @@ Step 0 is the clean image, step `timesteps` is (almost) pure noise. After Ho et 
 Probabilistic Models"; the cosine schedule is Nichol & Dhariwal's of 2021.
 """
 
+from __future__ import annotations
+
 import math
 from dataclasses import dataclass
 
@@ -28,7 +30,7 @@ class Schedule:
     def timesteps(self) -> int:
         return len(self.b_t) - 1
 
-    def to(self, device: torch.device | str) -> "Schedule":
+    def to(self, device: torch.device | str) -> Schedule:
         """Return the schedule on a device."""
         return Schedule(self.name, self.b_t.to(device), self.a_t.to(device), self.ab_t.to(device))
 
@@ -39,14 +41,14 @@ class Schedule:
 
 def linear_schedule(timesteps: int = 500, beta1: float = 1e-4, beta2: float = 0.02) -> Schedule:
     """Return the course's schedule: β grows linearly from beta1 (step 0, unused) to beta2."""
-    if not 0 < beta1 <= beta2 < 1:
-        raise ValueError(f"beta1 is {beta1} and beta2 {beta2}; expected 0 < beta1 <= beta2 < 1")
-    return _schedule("linear", torch.linspace(beta1, beta2, _checked(timesteps) + 1, dtype=torch.float64))
+    if timesteps < 1 or not 0 < beta1 <= beta2 < 1:
+        raise ValueError(f"{timesteps} timesteps, beta {beta1} to {beta2}; expected at least 1, 0 < beta1 <= beta2 < 1")
+    return _schedule("linear", torch.linspace(beta1, beta2, timesteps + 1, dtype=torch.float64))
 
 
 def cosine_schedule(timesteps: int = 500, offset: float = 0.008) -> Schedule:
     """Return a schedule whose ᾱ falls like a squared cosine: it destroys small images more slowly at first."""
-    steps = torch.arange(_checked(timesteps) + 1, dtype=torch.float64) / timesteps
+    steps = torch.arange(timesteps + 1, dtype=torch.float64) / timesteps
     left = torch.cos((steps + offset) / (1 + offset) * math.pi / 2) ** 2
     b_t = torch.zeros(timesteps + 1, dtype=torch.float64)
     b_t[1:] = (1 - left[1:] / left[:-1]).clamp(max=0.999)  # the last step would add infinite noise
@@ -56,14 +58,8 @@ def cosine_schedule(timesteps: int = 500, offset: float = 0.008) -> Schedule:
 SCHEDULES = {"linear": linear_schedule, "cosine": cosine_schedule}
 
 
-def _checked(timesteps: int) -> int:
-    if timesteps < 1:
-        raise ValueError(f"timesteps is {timesteps}; expected at least 1")
-    return timesteps
-
-
 def _schedule(name: str, b_t: Tensor) -> Schedule:
-    b_t[0] = 0.0  # no step leads to the clean picture, so nothing is lost before step 1
+    b_t[0] = 0.0  # no step leads to the clean image, so nothing is lost before step 1
     a_t = 1 - b_t
     return Schedule(name, b_t.float(), a_t.float(), torch.cumprod(a_t, dim=0).float())
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import sys
 import time
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -65,23 +64,21 @@ def train_classifier(
 ) -> tuple[Classifier, float]:
     """Train a classifier; return it and its accuracy (0 to 1) on validation images."""
     train, val = data.split(seed=seed)
-    with torch.random.fork_rng(devices=[]):
+    total = epochs * -(-len(train.x) // batch_size)
+    with torch.random.fork_rng(devices=[]), Progress(total) as progress:
         torch.manual_seed(seed)
         classifier = Classifier(data.channels, len(data.classes))
         optim = torch.optim.Adam(classifier.parameters(), lr=2e-3)
-        total = epochs * -(-len(train.x) // batch_size)
         schedule = torch.optim.lr_scheduler.OneCycleLR(optim, max_lr=2e-3, total_steps=total)
         classifier.train()
-        order = (index for _ in range(epochs) for index in torch.randperm(len(train.x)).split(batch_size))
-        with Progress(total) as progress:
-            for index in order:
-                noisy = train.x[index] + 0.05 * torch.randn_like(train.x[index])  # samples are never as clean as data
-                loss = functional.cross_entropy(classifier(noisy), train.labels[index])
-                optim.zero_grad()
-                loss.backward()
-                optim.step()
-                schedule.step()
-                progress.advance("training the classifier")
+        for index in (index for _ in range(epochs) for index in torch.randperm(len(train.x)).split(batch_size)):
+            noisy = train.x[index] + 0.05 * torch.randn_like(train.x[index])  # samples are never as clean as data
+            loss = functional.cross_entropy(classifier(noisy), train.labels[index])
+            optim.zero_grad()
+            loss.backward()
+            optim.step()
+            schedule.step()
+            progress.advance("training the classifier")
     classifier.eval()
     return classifier, accuracy(classifier, val.x, val.labels)
 
@@ -115,17 +112,14 @@ def frechet_distance(a: np.ndarray, b: np.ndarray) -> float:
 
 
 def frechet_of_sets(real: np.ndarray, sampled: np.ndarray, size: int, seed: int = 0) -> float:
-    """Return the mean distance of as many disjoint sets of `size` rows as `found` has, drawn at random.
-
-    A distance of few pictures is larger than one of many, so two of them compare at equal numbers only.
-    """
+    """Return the mean distance of random disjoint sets of `size` rows: distances compare at equal numbers only."""
     order = np.random.default_rng(seed).permutation(len(sampled))
     sets = order[: len(order) // size * size].reshape(-1, size)
     return float(np.mean([frechet_distance(real, sampled[rows]) for rows in sets]))
 
 
 def classifier_for(run: TrainedDiffusion, data: LabelledImages) -> tuple[Classifier, float]:
-    """Return the run's classifier: the one stored beside its weights, else a new one, which is stored."""
+    """Return the run's classifier and its accuracy: the one stored next to its weights, else a new one."""
     path = run.directory / "classifier.pt"
     classifier = Classifier(data.channels, len(data.classes))
     if path.exists():
@@ -144,19 +138,19 @@ def score(request: Request, run: TrainedDiffusion, data: LabelledImages) -> dict
     """Return accuracy per class and Fréchet distance to the real images for each sampler."""
     classifier, classifier_accuracy = classifier_for(run, data)
     train, val = data.split()
-    real, true = features(classifier, train.x), features(classifier, val.x)
-    size = min(request.count, len(true))  # distances of sets of this size compare
+    real, held_out = features(classifier, train.x), features(classifier, val.x)
+    size = min(request.count, len(held_out))  # distances of sets of this size compare
     requests = {}
-    for name, sampler in WAYS.items():
-        if request.ddpm or sampler["sampler"] == "ddim":
-            steps = min(request.steps, run.schedule.timesteps) if sampler["sampler"] == "ddim" else None
-            has_context = run.config.context and sampler["sampler"] != "incorrect"
+    for name, way in WAYS.items():
+        is_ddim = way["sampler"] == "ddim"
+        if request.ddpm or is_ddim:
+            steps = min(request.steps, run.schedule.timesteps) if is_ddim else None
+            has_context = run.config.context and way["sampler"] != "incorrect"
             context = {"context": "all", "guidance": request.guidance} if has_context else {}
-            requests[name] = SampleRequest(**sampler, steps=steps, **context, count=request.count, seed=request.seed)
+            requests[name] = SampleRequest(**way, steps=steps, **context, count=request.count, seed=request.seed)
     samplers: dict[str, dict[str, Any]] = {}
-    with Progress(
-        sum(steps_of(request, run) for request in requests.values()), long="--count 100 takes less"
-    ) as progress:
+    total = sum(steps_of(sample_request, run) for sample_request in requests.values())
+    with Progress(total, long="--count 100 takes less") as progress:
         for name, sample_request in requests.items():
             started = time.perf_counter()
             x = sample(sample_request, run, on_step=progress.step_of(name))[0].cpu().clamp(-1, 1)
@@ -167,7 +161,7 @@ def score(request: Request, run: TrainedDiffusion, data: LabelledImages) -> dict
                 "frechet_equal_count": frechet_of_sets(real, sampled, size),
             }
             if sample_request.context:
-                labels = torch.arange(sample_request.count) * len(run.classes) // sample_request.count
+                labels = torch.arange(request.count) * len(run.classes) // request.count
                 samplers[name]["accuracy"] = accuracy(classifier, x, labels)
                 samplers[name]["accuracy_per_class"] = {
                     kind: accuracy(classifier, x[labels == k], labels[labels == k])
@@ -179,7 +173,7 @@ def score(request: Request, run: TrainedDiffusion, data: LabelledImages) -> dict
         "count": request.count,
         "classifier_accuracy": classifier_accuracy,
         "equal_count": size,
-        "frechet_of_held_out_pictures": frechet_of_sets(real, true, size),
+        "frechet_of_held_out_pictures": frechet_of_sets(real, held_out, size),
         "samplers": samplers,
     }
 
@@ -192,31 +186,24 @@ def show(result: dict[str, Any]) -> str:
         f"{'':<14}{'Fréchet':>9}{'of ' + str(result['equal_count']):>9}{'accuracy':>10}{'seconds':>9}",
         f"{'real':<14}{'-':>9}{result['frechet_of_held_out_pictures']:>9.2f}",
     ]
-    for name, result_of in result["samplers"].items():
-        accuracy_text = f"{100 * result_of['accuracy']:.1f} %" if "accuracy" in result_of else "-"
-        lines.append(
-            f"{name:<14}{result_of['frechet']:>9.2f}{result_of['frechet_equal_count']:>9.2f}{accuracy_text:>10}{result_of['seconds']:>9.1f}"
-        )
+    for name, row in result["samplers"].items():
+        right = f"{100 * row['accuracy']:.1f} %" if "accuracy" in row else "-"
+        distances = f"{row['frechet']:>9.2f}{row['frechet_equal_count']:>9.2f}"
+        lines.append(f"{name:<14}{distances}{right:>10}{row['seconds']:>9.1f}")
     return "\n".join(lines)
 
 
-def save_result(directory: Path, result: dict[str, Any]) -> Path:
-    """Save the result next to the run's weights."""
-    path = directory / "score.json"
-    path.write_text(json.dumps(result, indent=2) + "\n")
-    return path
-
-
-def main() -> int:
-    """Score; return the exit code."""
+def main() -> None:
+    """Score a run by the command line's flags; print the table and save it next to the weights."""
     request = tyro.cli(Request, prog="score diffusion", description=__doc__)
     run = open_run(request.name, Volume(), request.device)
     if request.count < 2 * len(run.classes):
         raise ValueError(f"count is {request.count}; expected at least {2 * len(run.classes)}: 2 of each class")
     result = score(request, run, load(run.config.data))
     print(show(result))
-    print(display_path(save_result(run.directory, result)))
-    return 0
+    path = run.directory / "score.json"
+    path.write_text(json.dumps(result, indent=2) + "\n")
+    print(display_path(path))
 
 
 if __name__ == "__main__":

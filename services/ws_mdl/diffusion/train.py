@@ -52,10 +52,7 @@ class Training(EpochRun):
 
     def restore(self, state: State, path: Path) -> None:
         if "optimizer_state_dict" not in state:
-            raise ValueError(
-                f"the weights of '{self.config.name}' were imported without their optimizer and can "
-                "only be sampled from; use another --name to train"
-            )
+            raise ValueError(f"run '{self.config.name}' was imported without optimizer; train with another --name")
         load_run_state(self, state)
 
     def after_save(self, directory: Path, curves: Curves) -> None:
@@ -86,7 +83,7 @@ def get_training(config: Config, machine: TrainingMachine, data: LabelledImages 
     nn_model.to(machine.device, memory_format=torch.channels_last)
     return Training(
         config=config,
-        data=replace(data, x=data.x.to(machine.device), labels=data.labels.to(machine.device)),
+        data=data.to(machine.device),
         machine=machine,
         nn_model=nn_model,
         averaged=copy.deepcopy(nn_model).eval(),
@@ -138,9 +135,6 @@ def sample_sheet(run: Training, per_class: int = 4) -> Tensor:
     nn_model, steps = fused_for_sampling(run.averaged), min(20, run.schedule.timesteps)
     x, _ = sample_ddim_context(nn_model, run.schedule, len(labels), context, steps, seed=0, dtype=run.machine.dtype)
     return visualize.grid(x, per_class)
-
-
-# --- a trained run ------------------------------------------------------------------------------------------
 
 
 @dataclass

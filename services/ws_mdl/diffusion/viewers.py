@@ -11,7 +11,7 @@ from ipywidgets import Dropdown, FloatSlider, IntSlider, SelectionSlider, VBox
 from torch import Tensor
 
 from services.ws_mdl.diffusion import samplers
-from services.ws_mdl.diffusion.schedule import SCHEDULES, perturb_input
+from services.ws_mdl.diffusion.schedule import SCHEDULES, perturb_input, predicted_x0
 from services.ws_mdl.diffusion.train import TrainedDiffusion
 from services.ws_mdl.diffusion.visualize import grid
 from vla_notebooks import drawing
@@ -27,30 +27,18 @@ def pixels(x: Tensor, columns: int = 2) -> np.ndarray:
     return (grid(x, columns) * 255).round().to(torch.uint8).permute(1, 2, 0).numpy()
 
 
-# --- into noise ---------------------------------------------------------------------------------------------
-
-
-def strip(x0: Tensor, schedule: str, timesteps: int, seed: int) -> str:
-    """Render an image [c, h, h] at evenly spaced steps, labelled with its share √ᾱ."""
-    noise_schedule = SCHEDULES[schedule](timesteps)
-    noise = torch.randn((1, *x0.shape), generator=torch.Generator().manual_seed(seed))
-    panels = []
-    for t in torch.linspace(0, timesteps, PARTS).round().int().tolist():
-        x = perturb_input(noise_schedule, x0[None], torch.tensor([t]), noise)
-        panels.append(drawing.image(pixels(x, 1), f"t={t} √ᾱ={noise_schedule.ab_t[t].sqrt():.2f}", 110))
-    return drawing.side_by_side(panels)
-
-
 def noising(x0: Tensor, timesteps: int = 500) -> VBox:
-    """Return a viewer of the noising of an image [c, h, h], with controls for schedule and seed."""
-    return viewer(
-        lambda schedule, seed: strip(x0, schedule, timesteps, seed),
-        schedule=Dropdown(options=list(SCHEDULES)),
-        seed=IntSlider(min=0, max=9),
-    )
+    """Return a viewer of an image [c, h, h] at evenly spaced steps, with controls for schedule and seed."""
 
+    def strip(schedule: str, seed: int) -> str:
+        noise_schedule, panels = SCHEDULES[schedule](timesteps), []
+        noise = torch.randn((1, *x0.shape), generator=torch.Generator().manual_seed(seed))
+        for t in torch.linspace(0, timesteps, PARTS).round().int().tolist():
+            x = perturb_input(noise_schedule, x0[None], torch.tensor([t]), noise)
+            panels.append(drawing.image(pixels(x, 1), f"t={t} √ᾱ={noise_schedule.ab_t[t].sqrt():.2f}", 110))
+        return drawing.side_by_side(panels)
 
-# --- out of noise -------------------------------------------------------------------------------------------
+    return viewer(strip, schedule=Dropdown(options=list(SCHEDULES)), seed=IntSlider(min=0, max=9))
 
 
 class SamplerState(NamedTuple):
@@ -63,18 +51,14 @@ class SamplerState(NamedTuple):
 
 
 def moments(
-    run: TrainedDiffusion,
-    steps: int,
-    eta: float = 0.0,
-    guidance: float = 1.0,
-    context: Tensor | None = None,
+    run: TrainedDiffusion, steps: int, eta: float = 0.0, guidance: float = 1.0, context: Tensor | None = None,
     seed: int = 0,
-) -> list[SamplerState]:
+) -> list[SamplerState]:  # fmt: skip
     """Return DDIM's trajectory from noise to images: a moment before each step, then the final images."""
     step, trajectory = samplers.ddim_step(run.schedule, eta), []
 
     def recording_step(x: Tensor, t: int, t_prev: int, pred_noise: Tensor, z: Tensor) -> Tensor:
-        x0 = samplers.clean(run.schedule, x, t, pred_noise, clip=False)
+        x0 = predicted_x0(run.schedule, x, t, pred_noise)
         trajectory.append(SamplerState(t, *(part.cpu() for part in (x, pred_noise, x0))))
         return step(x, t, t_prev, pred_noise, z)
 
@@ -94,9 +78,8 @@ def denoising(run: TrainedDiffusion, steps: int = 20) -> VBox:
         return moments(run, steps, eta, guidance, context)
 
     def draw(t: float, steps: int, eta: float, guidance: float, context: str) -> str:
-        now = min(
-            trajectory_of(steps, eta, guidance, context), key=lambda moment: abs(moment.t - t * run.schedule.timesteps)
-        )
+        trajectory = trajectory_of(steps, eta, guidance, context)
+        now = min(trajectory, key=lambda moment: abs(moment.t - t * run.schedule.timesteps))
         parts = {f"x_t at t = {now.t}": now.x, "ε: predicted noise": now.noise / 2, "x̂0: predicted image": now.x0}
         return drawing.side_by_side([drawing.image(pixels(x), name) for name, x in parts.items()])
 

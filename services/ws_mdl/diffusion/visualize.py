@@ -59,20 +59,12 @@ def named_grid(x: Tensor, columns: int, names: Sequence[str] = (), scale: int = 
     return stack(sheets)
 
 
-def save_grid(path: Path, x: Tensor, columns: int, names: Sequence[str] = ()) -> Path:
-    """Save a grid of images [n, c, h, h] as PNG, with their names if there are any."""
-    named_grid(x, columns, names).save(path)
-    return path
-
-
-def save_gif(
-    path: Path, intermediate: np.ndarray, columns: int, names: Sequence[str] = (), frame_ms: int = 100
-) -> Path:
+def save_gif(path: Path, intermediate: np.ndarray, columns: int, names: Sequence[str] = ()) -> Path:
     """Save the denoising as GIF: intermediate [frames, n, c, h, h], noise first; the last frame is shown longer."""
     if len(intermediate) == 0:
         raise ValueError("no intermediate images to animate; sample with a save_rate above 0")
     frames = [named_grid(torch.from_numpy(x), columns, names) for x in intermediate]
-    durations = [frame_ms] * (len(frames) - 1) + [10 * frame_ms]
+    durations = [100] * (len(frames) - 1) + [1000]  # ms
     frames[0].save(path, save_all=True, append_images=frames[1:], duration=durations, loop=0)
     return path
 
@@ -85,19 +77,16 @@ def save_comparison(path: Path, rows: Sequence[tuple[str, Tensor, Sequence[str]]
     return path
 
 
-def save_schedules(path: Path, schedules: Sequence[Schedule]) -> Path:
-    """Plot each schedule: the noise per step, and the shares of image and noise."""
+def save_schedule(path: Path, schedule: Schedule) -> Path:
+    """Plot a schedule: the noise per step, and the shares of image and noise."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(9, 3.2), layout="constrained")
     added, share = figure.subplots(1, 2)
-    for schedule in schedules:
-        steps = np.arange(schedule.timesteps + 1)
-        added.plot(steps[1:], schedule.b_t[1:].cpu(), label=schedule.name)
-        (line,) = share.plot(steps, schedule.ab_t.sqrt().cpu(), label=f"{schedule.name}: image")
-        share.plot(
-            steps, (1 - schedule.ab_t).sqrt().cpu(), "--", color=line.get_color(), label=f"{schedule.name}: noise"
-        )
+    steps, signal = np.arange(schedule.timesteps + 1), schedule.ab_t.sqrt().cpu()
+    added.plot(steps[1:], schedule.b_t[1:].cpu(), label=schedule.name)
+    (line,) = share.plot(steps, signal, label=f"{schedule.name}: image")
+    share.plot(steps, (1 - signal**2).sqrt(), "--", color=line.get_color(), label=f"{schedule.name}: noise")
     added.set(xlabel="step", title="β: noise per step")
     share.set(xlabel="step", title="√ᾱ and √(1 - ᾱ): shares of image and noise")
     for axes in (added, share):

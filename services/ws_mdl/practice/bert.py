@@ -3,7 +3,7 @@
 Read it from top to bottom: the model, the texts, the run. Shapes stand at the end of the line: batch examples of seq
 tokens, each a vector of d_model numbers.
 
-    python -m services.ws_mdl.practice.bert --corpus default
+    ./lab train bert --corpus default
 """
 
 from __future__ import annotations
@@ -28,11 +28,9 @@ from services.ws_mdl.practice.training import Figures, PracticeRun
 from services.ws_mdl.transformer.dataset import pad_rows, padding_mask
 from services.ws_mdl.transformer.model import InputEmbeddings, LayerNormalization
 from services.ws_mdl.transformer.tokenization import SPECIAL
-from vla_common import entrypoint
 from vla_common.volume import Volume
 from vla_modelkit.training.board import Curves
 from vla_modelkit.training.machine import TrainingMachine
-from vla_modelkit.training.weights import State
 
 IGNORED = -100  # label of a token that is not a target: cross_entropy's ignore_index
 MASKED, REPLACED = 0.8, 0.1  # shares of the target tokens; the rest stays unchanged
@@ -83,11 +81,10 @@ class BERT(nn.Module):
 def mask_tokens(
     ids: Tensor, maskable: Tensor, mask: int, vocabulary: Tensor, fraction: float, generator: torch.Generator
 ) -> tuple[Tensor, Tensor]:
-    """Return ids with masked tokens, and labels: the token at targets, else IGNORED.
+    """Return ids int64 [batch, seq] with masked tokens, and labels: the token at targets, else IGNORED.
 
-    ids int64 [batch, seq]. maskable: bool, true at words. mask: the id of [MASK]. vocabulary: ids int64 [n] of random
-    replacements. Of the targets, a share `fraction` of the words, 80 % become [MASK], 10 % a random word and 10 % stay:
-    a network that is trained on [MASK] only would learn nothing about visible words.
+    maskable: bool, true at words; a share `fraction` of them are targets. mask: the id of [MASK]. vocabulary: ids of
+    random replacements. Some targets stay visible: trained on [MASK] only, a network would learn nothing about words.
     """
     selected = (torch.rand(ids.shape, generator=generator) < fraction) & maskable
     fate = torch.rand(ids.shape, generator=generator)
@@ -98,10 +95,7 @@ def mask_tokens(
 
 
 def loss_of(model: BERT, ids: Tensor, segments: Tensor, labels: Tensor, follows: Tensor) -> Tensor:
-    """Return the sum of the mean cross-entropies of masked tokens and of the next text, in nats.
-
-    ids, segments, labels: int64 [batch, seq], see `mask_tokens`. follows: int64 [batch], 1 where B follows A.
-    """
+    """Return the sum of the mean cross-entropies of masked tokens and of the next text, in nats."""
     x = model.encode(ids, segments)
     masked = labels != IGNORED
     masked_loss = F.cross_entropy(model.word_scores(x[masked]).float(), labels[masked])  # project targets only
@@ -112,12 +106,12 @@ def loss_of(model: BERT, ids: Tensor, segments: Tensor, labels: Tensor, follows:
 
 
 class Examples(NamedTuple):
-    """Some pairs, masked: int64 [batch, seq] each, and follows int64 [batch], 1 where B follows A."""
+    """Some pairs, masked: int64 [batch, seq] each."""
 
     ids: Tensor
     segments: Tensor
     labels: Tensor
-    follows: Tensor
+    follows: Tensor  # int64 [batch], 1 where B follows A
 
 
 @dataclass(frozen=True)
@@ -144,19 +138,9 @@ class SentencePairs:
         special = {self.id(token) for token in (*SPECIAL, *EXTRA_TOKENS)}
         return torch.tensor([number for number in range(self.tokenizer.get_vocab_size()) if number not in special])
 
-    @cached_property
-    def frequent_word(self) -> int:
-        """The most frequent word."""
-        counts = Counter(token for block in self.blocks for ids in block for token in ids)
-        return max(self.word_ids.tolist(), key=counts.__getitem__)
-
     def id(self, token: str) -> int:
         """Return the id of a special token."""
         return self.tokenizer.token_to_id(token)
-
-    def val_examples(self) -> Examples:
-        """Return an example for each held-out position; deterministic."""
-        return self.val.examples(torch.arange(len(self.val)), torch.Generator().manual_seed(0))
 
     def examples(self, index: Tensor, generator: torch.Generator) -> Examples:
         """Return examples `index`; B and the mask are sampled at each call."""
@@ -183,7 +167,7 @@ class SentencePairs:
 
 def load(config: Config, volume: Volume) -> SentencePairs:
     """Load a corpus as pairs of texts. Raises ValueError for a corpus that is too short."""
-    corpus = text.load(config.corpus, config.pair, config.tokenizer, config.vocab_size, config.held_fraction, volume)
+    corpus = text.load(config, config.tokenizer, config.vocab_size, volume)
     corpus.tokenizer.add_special_tokens(list(EXTRA_TOKENS))
     val = SentencePairs(corpus.val, corpus.tokenizer, config.seq, config.mask_fraction)
     pairs = replace(val, blocks=corpus.train, val=val)
@@ -193,9 +177,6 @@ def load(config: Config, volume: Volume) -> SentencePairs:
             "and two held out: use more text, or increase --set held-fraction"
         )
     return pairs
-
-
-# --- run ----------------------------------------------------------------------------------------------------
 
 
 class Training(PracticeRun):
@@ -211,81 +192,66 @@ class Training(PracticeRun):
 
     @cached_property
     def val(self) -> Examples:
-        """The held-out examples, on the device."""
-        return Examples(*(tensor.to(self.machine.device) for tensor in self.data.val_examples()))
+        """An example for each held-out position, always the same, on the device."""
+        val = self.data.val
+        examples = val.examples(torch.arange(len(val)), torch.Generator().manual_seed(0))
+        return Examples(*(tensor.to(self.machine.device) for tensor in examples))
 
     def loss(self, index: Tensor) -> Tensor:
         examples = self.data.examples(index, self.generator)
         return loss_of(self.nn_model, *(tensor.to(self.machine.device) for tensor in examples))
 
     def measure(self) -> Figures:
-        return figures_of(self.averaged, self.val, self.data.frequent_word)
+        return figures_of(self.averaged, self.val, self.data)
 
     def show(self, directory: Path, curves: Curves) -> str:
         lines = filled(self.averaged, self.data.tokenizer, Examples(*(tensor[:5] for tensor in self.val)))
         curves.writer.add_text("masked", "\n\n".join(lines), self.global_step)
         return "\n".join(["masked [prediction → token]:", *lines])
 
-    def extra_state(self) -> State:
-        return {**super().extra_state(), "tokenizer": self.data.tokenizer.to_str()}
-
     def digest(self) -> str:
         return training.digest_of(repr(self.data.blocks), self.data.tokenizer.to_str())
 
 
 @torch.inference_mode()
-def figures_of(model: BERT, val: Examples, frequent: int, batch: int = 64) -> Figures:
-    """Return the accuracies on masked tokens and next texts, and that of always predicting the token `frequent`."""
-    right = frequent_right = total = followers_right = 0
+def figures_of(model: BERT, val: Examples, data: SentencePairs, batch: int = 64) -> Figures:
+    """Return the accuracies on masked tokens and next texts, and that of predicting the most frequent word."""
+    counts = Counter(token for block in data.blocks for ids in block for token in ids)
+    frequent = max(data.word_ids.tolist(), key=counts.__getitem__)
+    guesses, expected, right_pairs = [], [], 0
     for ids, segments, labels, follows in zip(*(tensor.split(batch) for tensor in val), strict=True):
-        x = model.encode(ids, segments)
-        expected = labels[labels != IGNORED]
-        right += int((model.word_scores(x[labels != IGNORED]).argmax(dim=-1) == expected).sum())
-        frequent_right += int((expected == frequent).sum())
-        total += len(expected)
-        followers_right += int((model.next_text(x).argmax(dim=-1) == follows).sum())
+        x, masked = model.encode(ids, segments), labels != IGNORED
+        guesses.append(model.word_scores(x[masked]).argmax(dim=-1))
+        expected.append(labels[masked])
+        right_pairs += int((model.next_text(x).argmax(dim=-1) == follows).sum())
+    words = torch.cat(expected)
     return {
-        "masked_percent": 100 * right / max(1, total),
-        "most_frequent_word_percent": 100 * frequent_right / max(1, total),
-        "next_text_percent": 100 * followers_right / len(val.ids),
+        "masked_percent": 100 * int((torch.cat(guesses) == words).sum()) / max(1, len(words)),
+        "most_frequent_word_percent": 100 * int((words == frequent).sum()) / max(1, len(words)),
+        "next_text_percent": 100 * right_pairs / len(val.ids),
     }
 
 
 @torch.inference_mode()
 def filled(model: BERT, tokenizer: Tokenizer, examples: Examples) -> list[str]:
     """Format texts with [prediction → token] at each target."""
-    guesses = model(examples.ids, examples.segments)[0].argmax(dim=-1).tolist()
+    guesses = model(examples.ids, examples.segments)[0].argmax(dim=-1)
     name, lines = tokenizer.id_to_token, []
-    for ids, labels, guess_ids in zip(examples.ids.tolist(), examples.labels.tolist(), guesses, strict=True):
+    for row in zip(examples.ids.tolist(), examples.labels.tolist(), guesses.tolist(), strict=True):
         parts = [
-            name(token) if label == IGNORED else f"[{name(word)} → {name(label)}]"
-            for token, label, word in zip(ids, labels, guess_ids, strict=True)
+            name(token) if label == IGNORED else f"[{name(guess)} → {name(label)}]"
+            for token, label, guess in zip(*row, strict=True)
         ]
         lines.append(" ".join(part for part in parts if part != "[PAD]"))
     return lines
 
 
-def get_model(config: Config, tokenizer: Tokenizer) -> BERT:
-    """Return the network with fresh weights."""
-    return BERT(tokenizer.get_vocab_size(), config.seq, tokenizer.token_to_id("[PAD]"), **config.size())
-
-
 def get_training(config: Config, machine: TrainingMachine, volume: Volume) -> Training:
     """Return a run before its first batch."""
     data = load(config, volume)
-    return new_run(Training, config, machine, data, lambda: get_model(config, data.tokenizer))
-
-
-def model_from(state: State) -> tuple[BERT, Tokenizer]:
-    """Return the averaged network of a weights file, in eval mode, and its tokenizer."""
-    tokenizer = Tokenizer.from_str(state["tokenizer"])
-    return training.averaged(get_model(Config.of(state["config"]), tokenizer), state), tokenizer
-
-
-def main() -> int:
-    """Train; return the exit code."""
-    return training.main_of(Config, get_training, __doc__, "./lab notebook ws_mdl, and there Practice_Attention")
+    vocab_size, pad = data.tokenizer.get_vocab_size(), data.id("[PAD]")
+    return new_run(Training, config, machine, data, lambda: BERT(vocab_size, config.seq, pad, **config.size()))
 
 
 if __name__ == "__main__":
-    entrypoint.run(main)
+    training.main_of(Config, get_training, __doc__, "./lab notebook ws_mdl, and there Practice_Attention")

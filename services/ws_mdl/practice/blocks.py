@@ -18,8 +18,6 @@ from services.ws_mdl.transformer.model import (
     RotaryEncoding,
 )
 
-POSITIONS = ("learned", "sinusoidal", "rotary", "relative", "none")
-
 
 def build_stack(
     d_model: int, N: int, h: int, d_ff: int, dropout: float, seq: int, *,

@@ -39,12 +39,6 @@ def weights(schedule: Schedule) -> Tensor:
     return result
 
 
-def prior_kl(schedule: Schedule, x: Tensor) -> Tensor:
-    """Return L_T, KL(q(x_T | x_0) ‖ N(0, 1)), in nats per image: float64 [n]."""
-    left = schedule.ab_t[-1].double()
-    return 0.5 * (left * x.double() ** 2 - left - (1 - left).log()).flatten(1).sum(dim=1)
-
-
 @dataclass(frozen=True)
 class Terms:
     """Of the steps t: the mean square error of the predicted noise, per pixel, and the bound's weights; float64 [k]."""
@@ -88,8 +82,9 @@ def terms(predict: Predict, schedule: Schedule, x: Tensor, steps: Iterable[int] 
         errors.append((predict(noisy, t) - noise).double().pow(2).mean().cpu())
     pixels, t = x[0].numel(), torch.tensor(steps)
     constant = 0.5 * pixels * math.log(2 * math.pi * float(schedule.b_t[1]))
-    prior = float(prior_kl(schedule, x).mean())
-    return Terms(t, torch.stack(errors), weights(schedule).cpu()[t], pixels, prior, constant)
+    left = schedule.ab_t[-1].double()
+    prior_kl = 0.5 * (left * x.double() ** 2 - left - (1 - left).log()).flatten(1).sum(dim=1)  # nats per image
+    return Terms(t, torch.stack(errors), weights(schedule).cpu()[t], pixels, float(prior_kl.mean()), constant)
 
 
 def predicted_by(nn_model: torch.nn.Module, schedule: Schedule) -> Predict:
@@ -102,8 +97,3 @@ def strip(schedule: Schedule, x: Tensor, steps: Iterable[int], seed: int = 0) ->
     noise = torch.randn(x.shape, generator=torch.Generator().manual_seed(seed))
     t = torch.tensor(list(steps))
     return perturb_input(schedule, x.expand(len(t), *x.shape), t, noise.expand(len(t), *x.shape))
-
-
-def signal_to_noise(schedule: Schedule, t: int) -> float:
-    """Return ᾱ / (1 - ᾱ) of a step from 1 on."""
-    return float(schedule.ab_t[t] / (1 - schedule.ab_t[t]))

@@ -5,7 +5,7 @@ layer maps recent values directly to the forecast, as in LSTNet (Lai et al., 201
 The outputs are quantiles: the median, and the bounds of the central 80 %. Shapes stand at the end of the line: batch
 windows of steps numbers, cut into n = steps / patch tokens of d_model numbers.
 
-    python -m services.ws_mdl.practice.forecast --series bikes
+    ./lab train forecast --set series=made
 """
 
 from __future__ import annotations
@@ -25,16 +25,13 @@ from services.ws_mdl.practice.series import Series, load
 from services.ws_mdl.practice.settings import Forecast as Config
 from services.ws_mdl.practice.training import Figures, PracticeRun
 from services.ws_mdl.transformer.dataset import causal_mask
-from services.ws_mdl.transformer.visualize import save
-from vla_common import entrypoint
-from vla_common.volume import Volume, display_path
+from vla_common.volume import Volume
 from vla_modelkit.training.board import Curves
 from vla_modelkit.training.machine import TrainingMachine
 from vla_modelkit.training.weights import State
 
 QUANTILES = (0.1, 0.5, 0.9)
-RIDGES = (1.0, 10.0, 100.0, 1000.0)
-RIDGE_VAL_FRACTION = 0.1  # end of the training part, for selecting the ridge penalty
+RIDGES = (1.0, 10.0, 100.0, 1000.0)  # penalties of the linear baseline
 
 Guess = Callable[[Tensor], Tensor]  # origins int64 [n] → values [n, horizon]
 
@@ -64,9 +61,8 @@ class Forecaster(nn.Module):
         scores = self.head(self.decoder(self.positions(tokens), mask))  # (batch, n, horizon · 3)
         below, middle, above = scores.unflatten(-1, (self.horizon, len(QUANTILES))).unbind(-1)
         middle = middle + self.straight(self.recent(x))
-        return torch.stack(
-            [middle - F.softplus(below), middle, middle + F.softplus(above)], dim=-1
-        )  # ordered by construction
+        # ordered by construction
+        return torch.stack([middle - F.softplus(below), middle, middle + F.softplus(above)], dim=-1)
 
     def recent(self, x: Tensor) -> Tensor:
         """Return the last `direct` steps up to each patch, float [batch, n, direct], padded with the mean, 0."""
@@ -78,11 +74,6 @@ class Forecaster(nn.Module):
         return self(x[:, -self.lookback :])[:, -1]
 
 
-def followers(series: Tensor, patch: int, horizon: int, lookback: int) -> Tensor:
-    """Return the targets of each patch of windows [batch, lookback + horizon], float [batch, n, horizon]."""
-    return series[:, patch:].unfold(1, horizon, patch)[:, : lookback // patch]
-
-
 def pinball(quantiles: Tensor, truth: Tensor) -> Tensor:
     """Return the pinball loss of quantiles [..., 3] for the truth [...].
 
@@ -91,6 +82,11 @@ def pinball(quantiles: Tensor, truth: Tensor) -> Tensor:
     error = truth.unsqueeze(-1) - quantiles  # (..., 3)
     share = torch.tensor(QUANTILES, device=error.device)
     return torch.maximum(share * error, (share - 1) * error).mean()
+
+
+def followers(series: Tensor, patch: int, horizon: int, lookback: int) -> Tensor:
+    """Return the targets of each patch of windows [batch, lookback + horizon], float [batch, n, horizon]."""
+    return series[:, patch:].unfold(1, horizon, patch)[:, : lookback // patch]
 
 
 def loss_of(model: Forecaster, windows: Tensor) -> Tensor:
@@ -117,33 +113,20 @@ def seasonal(data: Series, season: int) -> Guess:
 def linear(data: Series) -> Guess:
     """Return the forecast by ridge regression on the same lookback, fitted to all training windows.
 
-    It sees the series as the model does. The ridge penalty is selected on the end of the training part.
+    It sees the series as the model does. The penalty is selected on the last tenth of the training part.
     """
-    windows = data.x[: data.first_val].double().unfold(0, data.lookback + data.horizon, 1)
-    fit, tried = windows.tensor_split([round((1 - RIDGE_VAL_FRACTION) * len(windows))])
+    from sklearn.linear_model import Ridge  # slow import
+
+    windows = data.x[: data.first_val].double().unfold(0, data.lookback + data.horizon, 1).numpy()
+    past, future = windows[:, : data.lookback], windows[:, data.lookback :]
+    fit = round(0.9 * len(windows))
 
     def error(ridge: float) -> float:
-        guess = with_bias(tried[:, : data.lookback]) @ fitted(fit, data.lookback, ridge)
-        return (guess - tried[:, data.lookback :]).abs().mean().item()
+        tried = Ridge(ridge, solver="cholesky").fit(past[:fit], future[:fit])
+        return float(abs(tried.predict(past[fit:]) - future[fit:]).mean())
 
-    weights = fitted(windows, data.lookback, min(RIDGES, key=error))
-    return lambda origins: data.counted(with_bias(data.past(origins).double()) @ weights)
-
-
-def fitted(windows: Tensor, lookback: int, ridge: float) -> Tensor:
-    """Return the weights [lookback + 1, horizon] of a ridge regression, from windows [n, lookback + horizon]."""
-    past, future = with_bias(windows[:, :lookback]), windows[:, lookback:]
-    penalty = ridge * torch.eye(lookback + 1, dtype=past.dtype)
-    penalty[-1, -1] = 0.0  # no penalty on the bias
-    return torch.linalg.solve(past.T @ past + penalty, past.T @ future)
-
-
-def with_bias(past: Tensor) -> Tensor:
-    """Append a column of ones to windows [n, steps]."""
-    return F.pad(past, (0, 1), value=1.0)
-
-
-# --- run ----------------------------------------------------------------------------------------------------
+    best = Ridge(min(RIDGES, key=error), solver="cholesky").fit(past, future)
+    return lambda origins: data.counted(torch.from_numpy(best.predict(data.past(origins).double().numpy())))
 
 
 class Training(PracticeRun):
@@ -173,11 +156,10 @@ class Training(PracticeRun):
         }
 
     def show(self, directory: Path, curves: Curves) -> str:
-        baselines = {name: guess_error(guess, self.data).mean().item() for name, guess in self.guesses().items()}
+        guesses = self.guesses()
+        baselines = {name: guess_error(guess, self.data).mean().item() for name, guess in guesses.items()}
         curves.scalars("held out, baselines", baselines, self.global_step)
-        figure = plot(self.averaged, self.data, self.guesses())
-        curves.writer.add_figure("forecast", figure, self.global_step)
-        path = display_path(save(figure, directory / "forecast.png"))
+        path = self.save_figure("forecast", plot(self.averaged, self.data, guesses), directory, curves)
         return f"baselines' error: {training.format_figures(baselines)}\nforecasts: {path}"
 
     def guesses(self) -> dict[str, Guess]:
@@ -216,35 +198,21 @@ def plot(model: Forecaster, data: Series, guesses: dict[str, Guess], count: int 
     left.plot(steps, guesses["a season before"](origins).flatten(), ":", color="grey", label="a season before")
     left.plot(steps, data.future(origins).flatten(), "k.", markersize=3, label="truth")
     left.set_xlabel(f"steps; a forecast every {data.horizon}")
-    left.legend(fontsize=7)
     forecaster = {"forecaster": lambda origins: forecasts(model, data, origins)[..., 1]}
     for name, guess in (forecaster | guesses).items():
         right.plot(torch.arange(1, data.horizon + 1), guess_error(guess, data), label=name)
-    right.set_xlabel("steps ahead")
-    right.set_title("mean error, held out", fontsize=9)
-    right.legend(fontsize=7)
+    right.set(xlabel="steps ahead", title="mean error, held out")
+    for axes in (left, right):
+        axes.legend(fontsize=7)
     return figure
-
-
-def get_model(config: Config) -> Forecaster:
-    """Return the network with fresh weights."""
-    return Forecaster(config.lookback, config.patch, config.horizon, direct=config.direct, **config.size())
 
 
 def get_training(config: Config, machine: TrainingMachine, volume: Volume) -> Training:
     """Return a run before its first batch."""
-    return new_run(Training, config, machine, load(config, volume), lambda: get_model(config))
-
-
-def model_from(state: State) -> Forecaster:
-    """Return the averaged network of a weights file, in eval mode."""
-    return training.averaged(get_model(Config.of(state["config"])), state)
-
-
-def main() -> int:
-    """Train; return the exit code."""
-    return training.main_of(Config, get_training, __doc__, "./lab notebook ws_mdl, and there Practice_Series")
+    size = {"direct": config.direct, **config.size()}
+    build = lambda: Forecaster(config.lookback, config.patch, config.horizon, **size)  # noqa: E731
+    return new_run(Training, config, machine, load(config, volume), build)
 
 
 if __name__ == "__main__":
-    entrypoint.run(main)
+    training.main_of(Config, get_training, __doc__, "./lab notebook ws_mdl, and there Practice_Series")

@@ -3,7 +3,7 @@
 Read it from top to bottom: the model, sampling, the text, the run. Shapes stand at the end of the line: batch texts of
 seq tokens, each a vector of d_model numbers.
 
-    python -m services.ws_mdl.practice.gpt --corpus default
+    ./lab train gpt --corpus default
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import math
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -27,11 +28,9 @@ from services.ws_mdl.practice.training import Figures, PracticeRun
 from services.ws_mdl.transformer.dataset import causal_mask
 from services.ws_mdl.transformer.model import InputEmbeddings
 from services.ws_mdl.transformer.tokenization import detokenize
-from vla_common import entrypoint
 from vla_common.volume import Volume
 from vla_modelkit.training.board import Curves
 from vla_modelkit.training.machine import TrainingMachine
-from vla_modelkit.training.weights import State
 
 ORDER = 5  # of the n-gram baseline
 
@@ -60,19 +59,14 @@ class GPT(nn.Module):
         return F.linear(x, self.embed.embedding.weight)
 
 
-# --- sampling -----------------------------------------------------------------------------------------------
-
-
 def next_probabilities(logits: Tensor, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0) -> Tensor:
-    """Return the distribution that the next token is sampled from: float [batch, vocabulary], rows adding up to 1.
+    """Return the distribution of the next token, float [batch, vocabulary], for logits of that shape.
 
-    logits: [batch, vocabulary]. temperature: below 1 prefers the likely, 0 takes the likeliest alone. top_k: only the k
-    likeliest (0: all). top_p: only the likeliest that together have this much (Holtzman et al., 2019), at least one.
+    temperature: below 1 prefers the likely, 0 takes the likeliest alone. top_k: only the k likeliest (0: all). top_p:
+    only the likeliest that together have this probability (Holtzman et al., 2019), at least one.
     """
     if temperature < 0 or top_k < 0 or not 0 < top_p <= 1:
-        raise ValueError(
-            f"temperature {temperature}, top_k {top_k}, top_p {top_p}; expected at least 0, at least 0, above 0 to 1"
-        )
+        raise ValueError(f"temperature {temperature}, top_k {top_k}, top_p {top_p}; expected >= 0, >= 0, in (0, 1]")
     if temperature == 0:
         return F.one_hot(logits.argmax(dim=-1), logits.shape[-1]).float()
     likely, order = (logits.float() / temperature).softmax(dim=-1).sort(dim=-1, descending=True, stable=True)
@@ -86,14 +80,11 @@ def next_probabilities(logits: Tensor, temperature: float = 1.0, top_k: int = 0,
 
 
 @torch.inference_mode()
-def generate(
-    model: GPT, ids: Tensor, count: int, generator: torch.Generator, *,
-    temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0,
-) -> Tensor:  # fmt: skip
-    """Return texts int64 [batch, seq], each with `count` tokens more; the last `model.seq` tokens are the context."""
+def generate(model: GPT, ids: Tensor, count: int, generator: torch.Generator, **sampling: Any) -> Tensor:
+    """Append `count` tokens to texts int64 [batch, seq]. sampling: arguments of `next_probabilities`."""
     for _ in range(count):
         logits = model(ids[:, -model.seq :])[:, -1]
-        likely = next_probabilities(logits, temperature, top_k, top_p).cpu()
+        likely = next_probabilities(logits, **sampling).cpu()
         ids = torch.cat([ids, torch.multinomial(likely, 1, generator=generator).to(ids.device)], dim=1)
     return ids
 
@@ -104,12 +95,9 @@ def sample(
     """Sample `count` continuations of the prompt, each to [EOS] or max_tokens, including the prompt."""
     eos = tokenizer.token_to_id("[EOS]")
     ids = torch.tensor([[eos, *tokenizer.encode(prompt).ids]] * count, device=next(model.parameters()).device)
-    settings = {"temperature": config.temperature, "top_k": config.top_k, "top_p": config.top_p}
-    rows = generate(model, ids, max_tokens, torch.Generator().manual_seed(config.seed), **settings)[:, 1:].tolist()
+    sampling = {"temperature": config.temperature, "top_k": config.top_k, "top_p": config.top_p}
+    rows = generate(model, ids, max_tokens, torch.Generator().manual_seed(config.seed), **sampling)[:, 1:].tolist()
     return [detokenize(tokenizer, row[: row.index(eos)] if eos in row else row) for row in rows]
-
-
-# --- text ---------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -135,14 +123,14 @@ class Streams:
     def eos(self) -> int:
         return self.tokenizer.token_to_id("[EOS]")
 
-    @property
+    @cached_property
     def val_tokens(self) -> int:
         return sum(len(stream) - 1 for stream in self.val)
 
 
 def load(config: Config, volume: Volume) -> Streams:
     """Load a corpus as streams. Raises ValueError if it is shorter than a window."""
-    corpus = text.load(config.corpus, config.pair, config.tokenizer, config.vocab_size, config.held_fraction, volume)
+    corpus = text.load(config, config.tokenizer, config.vocab_size, volume)
     eos = corpus.tokenizer.token_to_id("[EOS]")
     train = [token for block in corpus.train for token in stream_of(block, eos)[1:]]
     if len(train) <= config.seq:
@@ -154,9 +142,6 @@ def load(config: Config, volume: Volume) -> Streams:
 def stream_of(block: text.Ids, eos: int) -> list[int]:
     """Return [EOS], then every text followed by [EOS]."""
     return [eos, *(token for ids in block for token in (*ids, eos))]
-
-
-# --- run ----------------------------------------------------------------------------------------------------
 
 
 class Training(PracticeRun):
@@ -186,9 +171,6 @@ class Training(PracticeRun):
         line = f"a {ORDER}-gram of the same tokens: {training.format_figures(counted)}"
         return "\n".join([line, "samples:", *samples])
 
-    def extra_state(self) -> State:
-        return {**super().extra_state(), "tokenizer": self.data.tokenizer.to_str()}
-
     def digest(self) -> str:
         return training.digest_of(self.data.train, self.data.tokenizer.to_str())
 
@@ -197,8 +179,7 @@ class Training(PracticeRun):
 def val_nats(model: GPT, streams: list[list[int]], seq: int) -> float:
     """Return the total negative log-likelihood of streams in nats, without the first token of each.
 
-    Windows overlap by half and only their second halves count, except for the first window, so every token has at least
-    half a window of context if its stream is long enough.
+    Windows overlap by half; after the first one only second halves count, so each token has enough context.
     """
     device, total = next(model.parameters()).device, 0.0
     for stream in streams:
@@ -214,10 +195,8 @@ def val_nats(model: GPT, streams: list[list[int]], seq: int) -> float:
 
 def figures_of(nats: float, data: Streams) -> Figures:
     """Convert nats to perplexity per token and bits per character."""
-    return {
-        "perplexity": math.exp(nats / data.val_tokens),
-        "bits_per_character": nats / math.log(2) / data.val_characters,
-    }
+    perplexity, bits = math.exp(nats / data.val_tokens), nats / math.log(2)
+    return {"perplexity": perplexity, "bits_per_character": bits / data.val_characters}
 
 
 def five_gram(data: Streams) -> KneserNey:
@@ -225,28 +204,12 @@ def five_gram(data: Streams) -> KneserNey:
     return KneserNey([data.train.tolist()], data.tokenizer.get_vocab_size(), ORDER)
 
 
-def get_model(config: Config, vocab_size: int) -> GPT:
-    """Return the network with fresh weights."""
-    return GPT(vocab_size, config.seq, **config.size())
-
-
 def get_training(config: Config, machine: TrainingMachine, volume: Volume) -> Training:
     """Return a run before its first batch."""
     data = load(config, volume)
-    return new_run(Training, config, machine, data, lambda: get_model(config, data.tokenizer.get_vocab_size()))
-
-
-def model_from(state: State) -> tuple[GPT, Tokenizer]:
-    """Return the averaged network of a weights file, in eval mode, and its tokenizer."""
-    tokenizer = Tokenizer.from_str(state["tokenizer"])
-    model = get_model(Config.of(state["config"]), tokenizer.get_vocab_size())
-    return training.averaged(model, state), tokenizer
-
-
-def main() -> int:
-    """Train; return the exit code."""
-    return training.main_of(Config, get_training, __doc__, "./lab notebook ws_mdl, and there Practice_Attention")
+    vocab_size = data.tokenizer.get_vocab_size()
+    return new_run(Training, config, machine, data, lambda: GPT(vocab_size, config.seq, **config.size()))
 
 
 if __name__ == "__main__":
-    entrypoint.run(main)
+    training.main_of(Config, get_training, __doc__, "./lab notebook ws_mdl, and there Practice_Attention")

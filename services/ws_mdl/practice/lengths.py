@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import string
 import time
@@ -31,24 +32,12 @@ def exact_by_length(
     return shares
 
 
-def forgets_at(shares: Mapping[int, float]) -> int | None:
-    """Return the first length of which less than half come out right; None where there is none."""
-    return next((length for length in sorted(shares) if shares[length] < 0.5), None)
-
-
 def format_shares(shares: Mapping[int, float]) -> str:
-    """Return shares by length as a line for a terminal."""
+    """Return shares by length as a line for a terminal, with the first length below one half."""
     table = "  ".join(f"{length}: {100 * share:.0f} %" for length, share in shares.items())
-    short = forgets_at(shares)
+    short = next((length for length in sorted(shares) if shares[length] < 0.5), None)
     below = f"below half from {short} letters on" if short else "never below half"
     return f"reversed correctly, by length: {table}; {below}"
-
-
-def readers(d_model: int, h: int = 4) -> dict[str, Callable[[Tensor], Tensor]]:
-    """Return layers that read a whole sentence at that width: an LSTM, and self-attention as the paper has it."""
-    torch.manual_seed(0)
-    lstm, block = nn.LSTM(d_model, d_model, batch_first=True), MultiHeadAttentionBlock(d_model, h, 0.0)
-    return {"lstm": lambda x: lstm(x)[0], "attention": lambda x: block(x, x, x)}
 
 
 def open_forget_gates(cell: nn.LSTM | nn.LSTMCell) -> None:
@@ -59,23 +48,32 @@ def open_forget_gates(cell: nn.LSTM | nn.LSTMCell) -> None:
                 bias[cell.hidden_size : 2 * cell.hidden_size] = 1.0 if name.startswith("bias_ih") else 0.0
 
 
+def readers(d_model: int, h: int = 4) -> dict[str, Callable[[Tensor], Tensor]]:
+    """Return untrained layers that read a whole sentence of that width: an LSTM, and self-attention."""
+    torch.manual_seed(0)
+    lstm, block = nn.LSTM(d_model, d_model, batch_first=True), MultiHeadAttentionBlock(d_model, h, 0.0)
+    return {"lstm": lambda x: lstm(x)[0], "attention": lambda x: block(x, x, x)}
+
+
 def fresh_gradients(d_model: int, seq: int) -> dict[str, Tensor]:
-    """Return `gradient_by_distance` of layers that have learned nothing yet: recurrent ones, and self-attention."""
+    """Return `gradient_by_distance` of untrained layers: recurrent ones, and self-attention."""
     torch.manual_seed(0)
     x = torch.randn(8, seq, d_model)
-    plain, closed = (layer(d_model, d_model, batch_first=True) for layer in (nn.RNN, nn.LSTM))
-    opened = nn.LSTM(d_model, d_model, batch_first=True)
+    plain, closed, opened = (layer(d_model, d_model, batch_first=True) for layer in (nn.RNN, nn.LSTM, nn.LSTM))
     open_forget_gates(opened)
-    layers = {"tanh network": plain, "LSTM": closed, "LSTM, forget bias 1": opened}
-    norms = {name: gradient_by_distance(lambda x, layer=layer: layer(x)[0], x) for name, layer in layers.items()}
-    return {**norms, "self-attention": gradient_by_distance(readers(d_model)["attention"], x)}
+    return {
+        "tanh network": gradient_by_distance(lambda x: plain(x)[0], x),
+        "LSTM": gradient_by_distance(lambda x: closed(x)[0], x),
+        "LSTM, forget bias 1": gradient_by_distance(lambda x: opened(x)[0], x),
+        "self-attention": gradient_by_distance(readers(d_model)["attention"], x),
+    }
 
 
 def gradient_by_distance(read: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
     """Return ‖∂ last output / ∂ x‖ by distance, float [seq]: entry k is of the word k positions before the last.
 
-    read: x [batch, seq, d_model] → [batch, seq, hidden]. The norm is of the gradient of the last output's product with
-    a random direction, as backpropagation computes it, and its mean is over the batch.
+    read: x [batch, seq, d_model] → [batch, seq, hidden]. The gradient is that of the last output's product with a
+    random direction; its norm is averaged over the batch.
     """
     x = x.detach().requires_grad_()
     last = read(x)[:, -1]  # (batch, hidden)
@@ -90,8 +88,7 @@ def seconds_by_length(
     """Return the CPU seconds of one sentence forwards and backwards, by its length; the least of the rounds."""
     seconds = {}
     for length in lengths:
-        x = torch.randn(1, length, d_model, requires_grad=True)
-        times = []
+        x, times = torch.randn(1, length, d_model, requires_grad=True), []
         for _ in range(rounds):
             started = time.process_time()
             read(x).sum().backward()
@@ -103,4 +100,4 @@ def seconds_by_length(
 def exponent(seconds: Mapping[int, float]) -> float:
     """Return p of time ∝ length^p between the two longest lengths."""
     short, long = sorted(seconds)[-2:]
-    return float(torch.tensor(seconds[long] / seconds[short]).log() / torch.tensor(long / short).log())
+    return math.log(seconds[long] / seconds[short]) / math.log(long / short)

@@ -5,9 +5,9 @@ the pair of networks is Sutskever et al.'s (2014), the attention Bahdanau et al.
 lab 1's `Transformer`, so lab 1's loss, greedy search, beam search and validation take it as it is. Shapes stand at the
 end of the line: batch sentences of seq tokens; d_model numbers a word, hidden numbers a state.
 
-    python -m services.ws_mdl.practice.lstm --corpus reverse
+    ./lab train lstm --corpus reverse
 
-`--model plain` has no attention, `--model transformer` is lab 1's model, trained in the same way.
+`--set model=plain` has no attention, `--set model=transformer` is lab 1's model, trained in the same way.
 """
 
 from __future__ import annotations
@@ -32,9 +32,8 @@ from services.ws_mdl.transformer.decode import translate
 from services.ws_mdl.transformer.model import ProjectionLayer, TranslationLoss, build_transformer
 from services.ws_mdl.transformer.tokenization import train_tokenizer
 from services.ws_mdl.transformer.train import Sample, as_text, run_validation
-from services.ws_mdl.transformer.visualize import plot_attention, save
-from vla_common import entrypoint
-from vla_common.volume import Volume, display_path
+from services.ws_mdl.transformer.visualize import plot_attention
+from vla_common.volume import Volume
 from vla_modelkit.training.board import Curves
 from vla_modelkit.training.machine import TrainingMachine
 from vla_modelkit.training.weights import State as Stored
@@ -45,8 +44,8 @@ State = tuple[Tensor, Tensor]  # h, what others see, and c, the memory: each (ba
 def lstm_cell(x: Tensor, state: State, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor, b_hh: Tensor) -> State:
     """Return the state after one more word x [batch, d_model]: what to keep, what to add, what to show.
 
-    The weights hold four gates below each other, as torch has them: input, forget, candidate, output. It is here to be
-    read: `Seq2Seq` trains with torch's, which a test compares with this one, over padded sentences and both ways.
+    The weights hold four gates below each other: input, forget, candidate, output. It is here to be read: `Seq2Seq`
+    trains with torch's, which a test compares with this one.
     """
     h, c = state
     gates = x @ w_ih.T + b_ih + h @ w_hh.T + b_hh  # (batch, 4 · hidden)
@@ -59,7 +58,7 @@ def lstm_cell(x: Tensor, state: State, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor,
 
 
 class AdditiveAttention(nn.Module):
-    """How well does each word of the source fit to what the decoder is about to say? v · tanh(W s + U h_j)."""
+    """Score of each source word for the decoder's next word: v · tanh(W s + U h_j)."""
 
     def __init__(self, hidden: int, source: int) -> None:
         super().__init__()
@@ -87,7 +86,6 @@ class StateCache:
         return len(self.tensors)
 
     def select(self, rows: Tensor) -> None:
-        """Keep these sentences, in this order."""
         self.tensors = tuple(tensor[rows] for tensor in self.tensors)
 
 
@@ -134,10 +132,9 @@ class Seq2Seq(nn.Module):
         self, encoder_output: Tensor, src_mask: Tensor, tgt: Tensor, tgt_mask: Tensor | None = None,
         cache: list[tuple[StateCache, StateCache]] | None = None,
     ) -> Tensor:  # fmt: skip
-        """Return float [batch, tgt seq, d_model] for the target ids [batch, tgt seq]; no mask is needed: what comes
-        later has not been read yet.
+        """Return float [batch, tgt seq, d_model] for the target ids [batch, tgt seq].
 
-        With `cache` (from `new_cache`), tgt holds only the words that no earlier call has seen.
+        No mask is needed: later words have not been read yet. With `cache`, tgt has only the tokens that are not in it.
         """
         real = src_mask[:, 0, 0]  # (batch, src seq)
         state, cross = cache[0] if cache else (StateCache(), StateCache())
@@ -196,11 +193,12 @@ class Sentences:
 def load(config: Config, volume: Volume) -> Sentences:
     """Load a run's corpus, with tokenizers trained on the training pairs."""
     corpus = corpora.load(config.corpus, config.pair, volume)
-    learned, val = dataset.split_pairs(corpus.pairs, config.val_fraction)
-    source = train_tokenizer((text for text, _ in learned), "word", config.min_frequency, 0)
-    target = train_tokenizer((text for _, text in learned), "word", config.min_frequency, 0)
-    learned_set, val_set = (PairDataset(pairs, source, target, config.seq) for pairs in (learned, val))
-    return Sentences(learned_set, val_set, (source, target))
+    parts = dataset.split_pairs(corpus.pairs, config.val_fraction)
+    source, target = (
+        train_tokenizer((pair[side] for pair in parts[0]), "word", config.min_frequency, 0) for side in (0, 1)
+    )
+    learned, val = (PairDataset(pairs, source, target, config.seq) for pairs in parts)
+    return Sentences(learned, val, (source, target))
 
 
 # --- run ----------------------------------------------------------------------------------------------------
@@ -236,8 +234,7 @@ class Training(PracticeRun):
         lines = [as_text([Sample(*pair, text) for pair, text in zip(pairs, translations, strict=True)])]
         if isinstance(self.averaged, Seq2Seq) and self.averaged.attention:
             figure = self.attention_figure(*self.data.val.pairs[0])
-            curves.writer.add_figure("attention", figure, self.global_step)
-            lines.append(f"attention: {display_path(save(figure, directory / 'attention.png'))}")
+            lines.append(f"attention: {self.save_figure('attention', figure, directory, curves)}")
         if self.config.corpus == "reverse":
             letters = range(4, min(24, seq - 2) + 1, 2)
             shares = lengths.exact_by_length(self.averaged, *self.data.tokenizers, seq, letters, count=50)
@@ -253,13 +250,11 @@ class Training(PracticeRun):
     @torch.inference_mode()
     def attention_figure(self, source: str, target: str) -> Figure:
         """Plot the attention of target to source words, with teacher forcing."""
-        encoded = [
-            tokenizer.encode(text) for tokenizer, text in zip(self.data.tokenizers, (source, target), strict=True)
-        ]
-        batch = make_batch([Example(encoded[0].ids, encoded[1].ids)], *self.data.specials).to(self.machine.device)
+        src, tgt = (tokens.encode(text) for tokens, text in zip(self.data.tokenizers, (source, target), strict=True))
+        batch = make_batch([Example(src.ids, tgt.ids)], *self.data.specials).to(self.machine.device)
         self.averaged(batch.encoder_input, batch.decoder_input, batch.encoder_mask)
-        seen, keys = self.averaged.attention_scores[None].cpu(), ["[SOS]", *encoded[0].tokens, "[EOS]"]
-        return plot_attention(seen, [*encoded[1].tokens, "[EOS]"], keys, "rows: target words, columns: source words")
+        weights, keys = self.averaged.attention_scores[None].cpu(), ["[SOS]", *src.tokens, "[EOS]"]
+        return plot_attention(weights, [*tgt.tokens, "[EOS]"], keys, "rows: target words, columns: source words")
 
 
 def get_model(config: Config, tokenizer_src: Tokenizer, tokenizer_tgt: Tokenizer) -> nn.Module:
@@ -277,16 +272,5 @@ def get_training(config: Config, machine: TrainingMachine, volume: Volume) -> Tr
     return new_run(Training, config, machine, data, lambda: get_model(config, *data.tokenizers))
 
 
-def model_from(state: Stored) -> tuple[nn.Module, Tokenizer, Tokenizer]:
-    """Return the averaged network of a weights file, in eval mode, and both tokenizers."""
-    tokenizers = [Tokenizer.from_str(text) for text in state["tokenizers"]]
-    return training.averaged(get_model(Config.of(state["config"]), *tokenizers), state), *tokenizers
-
-
-def main() -> int:
-    """Train; return the exit code."""
-    return training.main_of(Config, get_training, __doc__, "./lab train lstm --corpus reverse --set model=plain")
-
-
 if __name__ == "__main__":
-    entrypoint.run(main)
+    training.main_of(Config, get_training, __doc__, "./lab train lstm --corpus reverse --set model=plain")

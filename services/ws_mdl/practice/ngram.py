@@ -19,10 +19,13 @@ class KneserNey:
         self.vocabulary, self.order = vocabulary, order
         self.counts = [_counted(streams, length, length == order) for length in range(1, order + 1)]
         self.totals = [{context: sum(after.values()) for context, after in counts.items()} for counts in self.counts]
-        self.discounts = [_discount(counts) for counts in self.counts]
+        self.discounts = []  # n1 / (n1 + 2 n2): sequences counted once and twice (Ney, Essen & Kneser, 1994)
+        for counts in self.counts:
+            often = Counter(count for after in counts.values() for count in after.values())
+            self.discounts.append(often[1] / (often[1] + 2 * often[2]) if often[1] else 0.5)
 
     def probability(self, context: Sequence[int], token: int) -> float:
-        """Return how likely a token is after others; only the last order - 1 of them count."""
+        """Return the probability of a token after a context, of which the last order - 1 tokens count."""
         likely = 1 / self.vocabulary
         for length in range(min(self.order, len(context) + 1)):
             past = tuple(context[len(context) - length :])
@@ -35,7 +38,7 @@ class KneserNey:
         return likely
 
     def nats(self, streams: Sequence[Sequence[int]]) -> float:
-        """Return what the tokens of streams cost together, except each stream's first, which nothing comes before."""
+        """Return the negative log-likelihood of streams in nats, without the first token of each."""
         return -sum(
             math.log(self.probability(stream[max(0, at - self.order + 1) : at], stream[at]))
             for stream in streams for at in range(1, len(stream))
@@ -61,9 +64,3 @@ def _counted(streams: Sequence[Sequence[int]], length: int, highest: bool) -> Co
             seen.add(longer)
             counts[gram[:-1]][gram[-1]] += 1
     return counts
-
-
-def _discount(counts: Counts) -> float:
-    """Return n1 / (n1 + 2 n2), of how many sequences were counted once and twice (Ney, Essen & Kneser, 1994)."""
-    often = Counter(count for after in counts.values() for count in after.values())
-    return often[1] / (often[1] + 2 * often[2]) if often[1] else 0.5

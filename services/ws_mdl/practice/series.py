@@ -1,4 +1,4 @@
-"""Series of numbers for the forecaster: a year of bicycles lent, hour by hour; one that is made; a file.
+"""Series of numbers for the forecaster: a year of bicycles lent, hour by hour; a generated one; a file.
 
 The bicycles are Capital Bikeshare's in Washington in 2011 (Fanaee-T & Gama, 2014; CC BY 4.0), as the labs of "An
 Introduction to Statistical Learning" have them: a CSV in their wheel on the package index, pinned by its hash.
@@ -7,10 +7,6 @@ Introduction to Statistical Learning" have them: a CSV in their wheel on the pac
 from __future__ import annotations
 
 import csv
-import io
-import sys
-import tempfile
-import zipfile
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -20,7 +16,7 @@ from torch import Tensor
 
 from services.ws_mdl import wheels
 from services.ws_mdl.practice.settings import Forecast as Config
-from vla_common.volume import Volume, make_directory_without_links, require_space
+from vla_common.volume import Volume
 
 REQUIREMENT = Path(__file__).with_name("islp.txt")
 WHEEL_BYTES = 3_600_000
@@ -29,10 +25,10 @@ DIRECTORY = "bikes-islp-0.4.0"  # under datasets/ on the volume
 
 @dataclass(frozen=True)
 class Series:
-    """A series, and how the model sees it: log(1 + value), less the mean of what is learned from, by its spread."""
+    """A series, and how the model sees it: log(1 + value), standardized by the training part."""
 
-    values: Tensor  # float64 [steps], as they were counted: 0 or more
-    first_val: int  # the first step that is only measured
+    values: Tensor  # float64 [steps], 0 or more
+    first_val: int  # the first held-out step
     horizon: int
     lookback: int
 
@@ -50,27 +46,27 @@ class Series:
         return ((self.values.log1p() - self.mean) / self.spread).float()
 
     def counted(self, x: Tensor) -> Tensor:
-        """Return the model's numbers as values: quantiles stay quantiles, since the way is monotone."""
+        """Convert the model's numbers to values; quantiles stay quantiles, since this is monotone."""
         return (x.double() * self.spread + self.mean).expm1().clamp(min=0)
 
     def __len__(self) -> int:
-        """Return how many windows an epoch takes."""
+        """Return the number of windows in an epoch."""
         return (self.first_val - self.lookback) // self.horizon
 
     def windows(self, index: Tensor, generator: torch.Generator) -> Tensor:
-        """Return training windows float [batch, lookback + horizon]; each begins near its number's own position."""
+        """Return training windows float [batch, lookback + horizon], each shifted randomly from its regular start."""
         shift = torch.randint(self.horizon, (len(index),), generator=generator)
         length = self.lookback + self.horizon
         starts = (index * self.horizon + shift).clamp(max=self.first_val - length)
         return self.x[starts[:, None] + torch.arange(length)]
 
     def origins(self, every: int) -> Tensor:
-        """Return the steps of the held-out part at which a forecast begins, int64 [n]."""
+        """Return the held-out steps at which a forecast begins, int64 [n]."""
         return torch.arange(self.first_val, len(self.values) - self.horizon + 1, every)
 
     @property
     def measured_origins(self) -> Tensor:
-        """Those that figures are of: a forecast begins a quarter of the horizon after the one before."""
+        """The origins that figures are of, a quarter of the horizon apart."""
         return self.origins(max(1, self.horizon // 4))
 
     def past(self, origins: Tensor) -> Tensor:
@@ -83,21 +79,21 @@ class Series:
 
 
 def load(config: Config, volume: Volume) -> Series:
-    """Return a series. Raise ValueError for one that cannot be read or is too short."""
+    """Return a series. Raises ValueError for one that cannot be read or is too short."""
     named = {"bikes": lambda: bikes(volume), "made": made}
     values = named.get(config.series, lambda: from_file(Path(config.series).expanduser()))()
     first_val = len(values) - round(config.held_fraction * len(values))
     needed = max(config.lookback, config.season) + config.horizon
     if first_val <= needed or len(values) - first_val < config.horizon:
         raise ValueError(
-            f"{config.series} has {first_val} steps to learn from and {len(values) - first_val} held out; expected "
+            f"{config.series} has {first_val} steps for training and {len(values) - first_val} held out; expected "
             f"more than {needed} and at least {config.horizon}: a longer series, or less lookback"
         )
     return Series(values, first_val, config.horizon, config.lookback)
 
 
 def made(steps: int = 6000, seed: int = 0) -> Tensor:
-    """Return a series float64 [steps] with a day, a week and noise that wears off: nobody measured it.
+    """Return a generated series float64 [steps] with a day, a week and autocorrelated noise n.
 
     log(1 + value) = 4 + sin of the day + half a sin of the week + n, n(t) = 0.8 n(t - 1) + 0.2 · normal.
     """
@@ -109,7 +105,7 @@ def made(steps: int = 6000, seed: int = 0) -> Tensor:
 
 
 def from_file(path: Path) -> Tensor:
-    """Return the numbers of a file, one in each line. Raise ValueError for text, and for numbers below 0."""
+    """Return the numbers of a file, one per line. Raises ValueError for text, and for numbers below 0."""
     if not path.is_file():
         raise ValueError(f"series {path} not found; known: bikes, made, or a file with a number in each line")
     lines = path.read_text(encoding="utf-8-sig", errors="replace").split()
@@ -122,31 +118,19 @@ def from_file(path: Path) -> Tensor:
     return values
 
 
-# --- bicycles -----------------------------------------------------------------------------------------------
-
-
 def bikes(volume: Volume) -> Tensor:
     """Return bicycles lent in each hour of 2011, float64 [8760], downloaded at the first call."""
-    path = volume.path("datasets") / DIRECTORY / "Bikeshare.csv"
-    if not path.is_file():
-        fetch(volume)
-    return by_hour(path.read_text(encoding="utf-8"))
+    directory = volume.path("datasets") / DIRECTORY
+    if not (directory / "Bikeshare.csv").is_file():
+        hint = f"Without a package index, copy datasets/{DIRECTORY} from another volume, or take --set series=made"
+        with wheels.downloaded(REQUIREMENT, directory, WHEEL_BYTES, "a year of bicycles", hint) as wheel:
+            wheels.write(directory / "Bikeshare.csv", wheel.read("ISLP/data/Bikeshare.csv"))
+    return by_hour((directory / "Bikeshare.csv").read_text(encoding="utf-8"))
 
 
 def by_hour(text: str) -> Tensor:
     """Return the column `bikers` by day and hour; the data has no row for an hour in which nobody lent one."""
     values = torch.zeros(365 * 24, dtype=torch.float64)
-    for row in csv.DictReader(io.StringIO(text)):
+    for row in csv.DictReader(text.splitlines()):
         values[(int(row["day"]) - 1) * 24 + int(row["hr"])] = float(row["bikers"])
     return values
-
-
-def fetch(volume: Volume) -> None:
-    """Download the wheel, store its one CSV on the volume, and delete the wheel."""
-    print(f"downloading a year of bicycles ({WHEEL_BYTES / 1e6:.0f} MB, once) …", file=sys.stderr, flush=True)
-    directory = make_directory_without_links(volume.datasets / DIRECTORY)
-    require_space(directory, 2 * WHEEL_BYTES)
-    instead = f"Without a package index, copy datasets/{DIRECTORY} from another volume, or take --set series=made"
-    with tempfile.TemporaryDirectory(prefix=".wheel-", dir=directory) as temporary:
-        wheel = wheels.download(REQUIREMENT, Path(temporary), "the series", instead)
-        wheels.write(directory / "Bikeshare.csv", zipfile.ZipFile(wheel).read("ISLP/data/Bikeshare.csv"))

@@ -5,33 +5,23 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
 
-from services.ws_mdl import corpora
-from services.ws_mdl.settings import (
-    PYTHON,
-    RunSettings,
-    corpus_option,
-    data_option,
-    keep_option,
-    name_option,
-    pair_option,
-    preload_option,
-)
+from services.ws_mdl import corpora, settings
+from services.ws_mdl.settings import RunSettings
 from vla_common.options import device_option, option
 
 # What a resumed run may change: where and how long it trains, not what it learns.
 FREE = ("epochs", "device", "precision", "name", "preload", "keep", "save_every", "measure_every")
 
-# --- settings of several labs -------------------------------------------------------------------------------
-
 
 @dataclass
 class PracticeSettings(RunSettings):
-    """Settings of every practice lab; a subclass states its own LAB, fields and other defaults."""
+    """Settings of every practice lab; a subclass states its own LAB, SOURCE, fields and other defaults."""
+
+    SOURCE = ""  # the field after which a run is named by default
 
     epochs: int = option(20, "passes over the training set", "[1, inf)")
     batch_size: int = option(64, "examples", "[1, inf)")
@@ -45,9 +35,9 @@ class PracticeSettings(RunSettings):
     device: str = device_option()
     precision: Literal["auto", "fp32", "bf16"] = option("auto", "auto: bf16 where the device computes in it")
 
-    name: str | None = name_option()
-    preload: str = preload_option()
-    keep: int = keep_option()
+    name: str | None = settings.name_option()
+    preload: str = settings.preload_option()
+    keep: int = settings.keep_option()
     save_every: int = option(5, "epochs between two weight files", "[1, inf)")
     measure_every: int = option(1, "epochs between two measurements on held-out data", "[1, inf)")
 
@@ -56,9 +46,10 @@ class PracticeSettings(RunSettings):
             self.name = self.default_name()
         self.check()
 
-    @abstractmethod
     def default_name(self) -> str:
-        """Return the run's default name."""
+        """Return the run's default name: that of its data, a text's or series' file without suffix."""
+        path = Path(getattr(self, self.SOURCE))
+        return path.name if self.SOURCE == "data" else path.stem
 
     @property
     def FIXED(self) -> tuple[str, ...]:
@@ -95,31 +86,25 @@ class StackSettings(PracticeSettings):
 class TextSettings(PracticeSettings):
     """Settings of a lab that learns from text in one language."""
 
-    corpus: str = corpus_option(
-        "one of lab 1's, python (its reference manual, no download), or a .txt, .tsv or .jsonl file", PYTHON
+    SOURCE = "corpus"
+
+    corpus: str = settings.corpus_option(
+        "one of lab 1's, python (its reference manual, no download), or a .txt, .tsv or .jsonl file", settings.PYTHON
     )
-    pair: str | None = pair_option("languages of a corpus, as in en-it; the first one is used")
+    pair: str | None = settings.pair_option("languages of a corpus, as in en-it; the first one is used")
     held_fraction: float = option(0.1, "of the corpus, held out for measuring", "(0, 1)")
-
-    def default_name(self) -> str:
-        return Path(self.corpus).stem
-
-
-# --- one class per lab --------------------------------------------------------------------------------------
 
 
 @dataclass
 class Vit(StackSettings):
     """A Vision Transformer."""
 
-    LAB = "vit"
+    LAB, SOURCE = "vit", "data"
 
-    data: str = data_option(
+    data: str = settings.data_option(
         "digits", "digits, sprites, mnist, a directory as for diffusion, or a robot data set, to classify its tasks"
     )
-    side: int = option(
-        64, "height and width of a data set's frames in pixels; other images are not resized", "[8, inf)"
-    )
+    side: int = option(64, "height and width of a data set's frames; other images are not resized", "[8, inf)")
     held_fraction: float = option(0.2, "of the images, or of each task's episodes, held out for measuring", "(0, 1)")
     shift: int = option(2, "maximum random shift of training images in pixels", "[0, inf)")
     patch: int = option(4, "height and width of a patch in pixels; use 8 for a data set's frames", "[1, inf)")
@@ -128,9 +113,6 @@ class Vit(StackSettings):
     N: int = 4
     epochs: int = 60
     batch_size: int = 32
-
-    def default_name(self) -> str:
-        return Path(self.data).name
 
 
 @dataclass
@@ -200,11 +182,9 @@ class Skipgram(TextSettings):
 class Forecast(StackSettings):
     """A forecaster of a series."""
 
-    LAB = "forecast"
+    LAB, SOURCE = "forecast", "series"
 
-    series: str = option(
-        "bikes", "bikes (a year of hours, downloaded), made (generated), or a file of one number per line"
-    )
+    series: str = option("bikes", "bikes (a year of hours, downloaded), made (generated), or a file of numbers")
     season: int = option(168, "period in steps, of the seasonal baseline; default: a week of hours", "[1, inf)")
     held_fraction: float = option(0.25, "of the series, at its end, held out for measuring", "(0, 1)")
     lookback: int = option(336, "steps of the context: two weeks of hours", "[2, inf)")
@@ -226,9 +206,6 @@ class Forecast(StackSettings):
         if not self.patch <= self.direct <= self.lookback:
             raise ValueError(f"direct is {self.direct}; expected from patch {self.patch} to lookback {self.lookback}")
 
-    def default_name(self) -> str:
-        return Path(self.series).stem
-
 
 @dataclass
 class Lstm(PracticeSettings):
@@ -236,8 +213,8 @@ class Lstm(PracticeSettings):
 
     LAB = "lstm"
 
-    corpus: str = corpus_option("default, reverse, opus_books, lemon-mint, or a .tsv or .jsonl file")
-    pair: str | None = pair_option("source and target language, as in en-it", default_help="the corpus's first pair")
+    corpus: str = settings.corpus_option("default, reverse, opus_books, lemon-mint, or a .tsv or .jsonl file")
+    pair: str | None = settings.pair_option("source and target, as in en-it", default_help="the corpus's first pair")
     model: Literal["attention", "plain", "transformer"] = option(
         "attention", "LSTM with or without attention, or lab 1's Transformer"
     )
@@ -270,9 +247,9 @@ class Lstm(PracticeSettings):
 class Vae(PracticeSettings):
     """A variational autoencoder."""
 
-    LAB = "vae"
+    LAB, SOURCE = "vae", "data"
 
-    data: str = data_option("digits", "digits, sprites, mnist, or a directory; see the diffusion lab")
+    data: str = settings.data_option("digits", "digits, sprites, mnist, or a directory; see the diffusion lab")
     width: int = option(32, "channels of the first convolution", "[1, inf)")
     latent: int = option(16, "dimensions of z", "[1, inf)")
     sigma: float | None = option(None, "standard deviation of a pixel", "(0, inf)", default_help="learned")
@@ -287,6 +264,3 @@ class Vae(PracticeSettings):
     clip: float = option(100.0, "large, because the loss is in nats per image")
     measure_every: int = 5
     save_every: int = 20
-
-    def default_name(self) -> str:
-        return Path(self.data).name

@@ -6,7 +6,7 @@ Everything comes from lab 1's own blocks where it has one. docs/practice.md has 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -22,12 +22,9 @@ from services.ws_mdl.transformer.model import (
     build_transformer,
 )
 
-# --- norms --------------------------------------------------------------------------------------------------
-
 
 def norm_example() -> Tensor:
-    """Return the numbers that both norms get: [3, 3, 4], as 3 sentences of 3 words with 4 features; the third sentence
-    is ten times the first."""
+    """Return 3 sentences of 3 words with 4 features, [3, 3, 4]; the third sentence is ten times the first."""
     first = torch.tensor([[1.0, 2.0, 3.0, 4.0], [2.0, 4.0, 6.0, 8.0], [0.0, 0.0, 4.0, 4.0]])
     return torch.stack([first, first.flip(-1), 10 * first])
 
@@ -40,9 +37,6 @@ def layer_norm(x: Tensor) -> Tensor:
 def batch_norm(x: Tensor) -> Tensor:
     """Return x with mean 0 and variance 1 of each feature over all words of the batch: 4 means for [3, 3, 4]."""
     return nn.BatchNorm1d(x.shape[-1])(x.transpose(1, 2)).transpose(1, 2).detach()  # torch has features before words
-
-
-# --- positions ----------------------------------------------------------------------------------------------
 
 
 def positions_by_hand(seq: int, d_model: int) -> list[list[float]]:
@@ -78,8 +72,7 @@ def digits_backwards(count: int, length: int, generator: torch.Generator) -> Bat
     return make_batch([Example(row, row[::-1]) for row in rows], SPECIAL, SPECIAL)
 
 
-@dataclass(frozen=True)
-class Accuracy:
+class Accuracy(NamedTuple):
     """Shares of right words (0 to 1): with the true words before them, with the model's own, and of whole rows."""
 
     forced: float
@@ -98,10 +91,7 @@ def free_run(model: Seq2Seq, batch: Batch) -> Tensor:
 
 
 def taught(forced: bool, steps: int, length: int = 6, hidden: int = 48, seed: int = 0) -> Seq2Seq:
-    """Return an LSTM without attention that has learned to write digits backwards.
-
-    forced: it reads the true words while it learns; else its own from the first step on.
-    """
+    """Train an LSTM without attention to write digits backwards. forced: it reads the true words, else its own."""
     generator = torch.Generator().manual_seed(seed)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -127,30 +117,19 @@ def forced_and_free(model: Seq2Seq, length: int = 6, count: int = 500, seed: int
     return Accuracy(forced.float().mean().item(), free.float().mean().item(), free.all(dim=1).float().mean().item())
 
 
-# --- label smoothing ----------------------------------------------------------------------------------------
-
-
 def smoothed_loss(probability: float, vocab: int, smoothing: float) -> float:
-    """Return the cross-entropy in nats where the right word has that probability and all others share the rest."""
+    """Return the cross-entropy in nats where the right word has that probability and all others share the rest.
+
+    It is least at 1 - ε + ε / vocab for a smoothing of ε.
+    """
     logits = torch.full((1, vocab), math.log((1 - probability) / (vocab - 1)), dtype=torch.float64)
     logits[0, 0] = math.log(probability)
     return F.cross_entropy(logits, torch.tensor([0]), label_smoothing=smoothing).item()
 
 
-def best_probability(vocab: int, smoothing: float) -> float:
-    """Return the probability of the right word at which the smoothed loss is least: 1 - ε + ε / vocab."""
-    return 1 - smoothing + smoothing / vocab
-
-
-# --- permutation --------------------------------------------------------------------------------------------
-
-
 @torch.no_grad()
 def permutation_differences(positions: bool, seq: int = 6, d_model: int = 16) -> tuple[float, float]:
-    """Return the largest differences between a sentence and the same in another order, put back in order.
-
-    First of the words' vectors (0: equivariant), then of their mean (0: invariant).
-    """
+    """Return how much reordering a sentence changes: its words' vectors (0: equivariant), their mean (0: invariant)."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         encoder = build_stack(d_model, 1, 2, 32, 0.0, seq, activation="relu").eval()
@@ -166,19 +145,15 @@ def permutation_differences(positions: bool, seq: int = 6, d_model: int = 16) ->
     return word_difference.item(), (mixed.mean(dim=1) - straight.mean(dim=1)).abs().max().item()
 
 
-# --- matrix products ----------------------------------------------------------------------------------------
-
-
 def product_by_loops(a: Tensor, b: Tensor) -> tuple[Tensor, int]:
-    """Return a [n, m] · b [m, k] by its definition, and how many multiplications that took: n · m · k."""
+    """Return a [n, m] · b [m, k] by its definition, and the number of multiplications: n · m · k."""
     (n, m), k = a.shape, b.shape[1]
-    result, count = torch.zeros(n, k, dtype=a.dtype), 0
+    result = torch.zeros(n, k, dtype=a.dtype)
     for i in range(n):
         for j in range(k):
             for inner in range(m):
                 result[i, j] += a[i, inner] * b[inner, j]
-                count += 1
-    return result, count
+    return result, n * m * k
 
 
 def attention_products(seq: int, d_k: int) -> dict[str, int]:
@@ -199,10 +174,9 @@ def count(*modules: nn.Module) -> int:
 
 
 def parameter_counts() -> dict[str, int]:
-    """Return the counts of the papers' models made of our blocks, on the device "meta": no memory is taken.
+    """Return the counts of the papers' models made of our blocks, on the device "meta", which takes no memory.
 
-    Our attention has no biases (4 · d_model a block less). Transformer: one table for source, target and projection, as
-    in the paper.
+    Our attention has no biases. Transformer: one table for source, target and projection, as in the paper.
     """
     with torch.device("meta"):
         base = build_transformer(WORD_PIECES, WORD_PIECES, 512, 512, tied=True)

@@ -10,21 +10,22 @@ import random
 from abc import abstractmethod
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 import tyro
+from matplotlib.figure import Figure
 from torch import Tensor, nn
 
 from services.ws_mdl.epochs import LONG, EpochRun, load_run_state, lr_schedule, train_run, update_ema
 from services.ws_mdl.practice.settings import PracticeSettings
-from vla_common.volume import Volume
+from vla_common import entrypoint
+from vla_common.volume import Volume, display_path
 from vla_modelkit.training.board import Curves
 from vla_modelkit.training.machine import TrainingMachine, choose_machine
-from vla_modelkit.training.weights import State, WeightFiles
+from vla_modelkit.training.weights import State
 
 Figures = dict[str, float]  # name with its unit, as in "accuracy_percent" → number
-Model = TypeVar("Model", bound=nn.Module)
 
 
 class PracticeRun(EpochRun):
@@ -44,12 +45,20 @@ class PracticeRun(EpochRun):
         """Return text about the trained network; write its images to the directory and to the curves."""
         return ""
 
+    @abstractmethod
     def digest(self) -> str:
         """Return hex digits that identify the training data; a run resumes only with the same data."""
-        return ""
 
     def extra_state(self) -> State:
-        return {"data": self.digest()}
+        """Return what identifies the data, and a text lab's tokenizer."""
+        tokenizer = getattr(self.data, "tokenizer", None)
+        return {"data": self.digest(), **({"tokenizer": tokenizer.to_str()} if tokenizer else {})}
+
+    def save_figure(self, name: str, figure: Figure, directory: Path, curves: Curves) -> str:
+        """Save a figure as PNG and next to the curves; return its path for the terminal."""
+        curves.writer.add_figure(name, figure, self.global_step)
+        figure.savefig(directory / f"{name}.png", dpi=110)
+        return display_path(directory / f"{name}.png")
 
     def restore(self, state: State, path: Path) -> None:
         if (previous := state.get("data")) != (now := self.digest()):
@@ -86,9 +95,7 @@ class PracticeRun(EpochRun):
         return loss.detach()
 
 
-Begin = Callable[
-    [Any, TrainingMachine, Volume], PracticeRun
-]  # settings, machine, volume → a run before its first batch
+Begin = Callable[[Any, TrainingMachine, Volume], PracticeRun]  # returns a run before its first batch
 
 
 def train_model(config: PracticeSettings, volume: Volume, get_training: Begin) -> PracticeRun:
@@ -114,25 +121,14 @@ def format_figures(figures: Figures) -> str:
     return ", ".join(parts)
 
 
-def main_of(config_class: type[PracticeSettings], get_training: Begin, description: str, following: str) -> int:
-    """Train; return the exit code, 130 if the run was stopped and can be resumed."""
-    config = tyro.cli(config_class, prog=f"train {config_class.LAB}", description=description)
-    run = train_model(config, Volume(), get_training)
-    complete = run.epoch >= config.epochs
-    print(f"trained. Next: {following}" if complete else "stopped and saved; " + LONG)
-    return 0 if complete else 130
+def main_of(config_class: type[PracticeSettings], get_training: Begin, description: str, following: str) -> None:
+    """Run a lab's program: train by the flags; the exit code is 130 if the run was stopped and can be resumed."""
 
+    def main() -> int:
+        config = tyro.cli(config_class, prog=f"train {config_class.LAB}", description=description)
+        run = train_model(config, Volume(), get_training)
+        complete = run.epoch >= config.epochs
+        print(f"trained. Next: {following}" if complete else "stopped and saved; " + LONG)
+        return 0 if complete else 130
 
-def trained(config_class: type[PracticeSettings], name: str, volume: Volume) -> State:
-    """Load the newest state of a run. Raises ValueError if there is none."""
-    loaded = WeightFiles(config_class.runs_directory(volume) / name, config_class.LAB).load_latest()
-    if loaded is None:
-        raise ValueError(f"no trained {config_class.LAB} '{name}'; first: ./lab train {config_class.LAB} --name {name}")
-    return loaded[1]
-
-
-def averaged(model: Model, state: State) -> Model:
-    """Return a model with the averaged weights of a state, in eval mode."""
-    model.load_state_dict(state["averaged_state_dict"])
-    model.eval()
-    return model
+    entrypoint.run(main)

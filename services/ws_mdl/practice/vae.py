@@ -4,7 +4,7 @@ Read it from top to bottom. The bound on an image's log density has two terms, b
 log p(x) ≥ ELBO = E_q[log p(x | z)] - KL(q(z | x) ‖ p(z)). Shapes stand at the end of the line: n images of c colours,
 h pixels high and as wide, each described by `latent` numbers z.
 
-    python -m services.ws_mdl.practice.vae --data digits
+    ./lab train vae --data digits
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ from services.ws_mdl.epochs import new_run
 from services.ws_mdl.practice import training
 from services.ws_mdl.practice.settings import Vae as Config
 from services.ws_mdl.practice.training import Figures, PracticeRun
-from vla_common import entrypoint
 from vla_common.volume import Volume
 from vla_modelkit.training.board import Curves
 from vla_modelkit.training.machine import TrainingMachine
@@ -42,11 +41,14 @@ class Posterior(NamedTuple):
 
 
 class Bound(NamedTuple):
-    """An image's terms of the bound in nats, each [n]; the KL also by number of z, [n, latent]."""
+    """An image's terms of the bound in nats: -log p(x | z), float [n], and the KL of each number of z [n, latent]."""
 
-    reconstruction: Tensor  # -log p(x | z)
-    kl: Tensor
+    reconstruction: Tensor
     kl_by_number: Tensor
+
+    @property
+    def kl(self) -> Tensor:
+        return self.kl_by_number.sum(dim=1)
 
     @property
     def negative_elbo(self) -> Tensor:
@@ -115,9 +117,8 @@ class VAE(nn.Module):
     def bound(self, x: Tensor, noise: Tensor) -> Bound:
         """Return the terms for images x, with z sampled by standard normal noise [n, latent]."""
         q = self.encoder(x)
-        kl = kl_to_standard_normal(q)
         mean = self.decoder(reparametrize(q, noise))
-        return Bound(negative_log_normal(x, mean, self.decoder.sigma), kl.sum(dim=1), kl)
+        return Bound(negative_log_normal(x, mean, self.decoder.sigma), kl_to_standard_normal(q))
 
     def forward(self, x: Tensor) -> Tensor:
         """Reconstruct images from the mean of q: float [n, c, h, h]."""
@@ -143,28 +144,16 @@ def active_numbers(q: Posterior, min_variance: float = 0.01) -> int:
     return int((q.mean.var(dim=0) > min_variance).sum())
 
 
-def numbers_worth_having(x: Tensor, sigma: float) -> int:
-    """Return how many principal components of images vary by more than σ² (Lucas et al., 2019).
-
-    A linear VAE uses these and lets all others collapse: to say them would cost more nats than it saves.
-    """
-    centred = x.flatten(1) - x.flatten(1).mean(dim=0)
-    return int((torch.linalg.svdvals(centred) ** 2 / len(x) > sigma**2).sum())
-
-
 def latent_map(decode: Callable[[Tensor], Tensor], side: int = 12) -> Tensor:
-    """Return the images of a net of z over the square that holds 95 % of each number: [side², c, h, h].
+    """Return the images [side², c, h, h] that `decode` makes of a grid of z [side², 2].
 
-    decode: z [n, 2] → images. From left to right z₁ rises, from top to bottom z₂ falls; the net's points are equally
-    probable parts of a normal distribution.
+    It covers 95 % of each number, with equally probable parts between its points. From left to right z₁ rises, from
+    top to bottom z₂ falls.
     """
     points = torch.special.ndtri(torch.linspace(0.025, 0.975, side))
     down, across = torch.meshgrid(points.flip(0), points, indexing="ij")
     with torch.no_grad():
         return decode(torch.stack([across.flatten(), down.flatten()], dim=1))
-
-
-# --- run ----------------------------------------------------------------------------------------------------
 
 
 class Training(PracticeRun):
@@ -182,8 +171,8 @@ class Training(PracticeRun):
     @cached_property
     def noise(self) -> Tensor:
         """The noise for z in measurements, always the same."""
-        noise = torch.randn(len(self.val), self.config.latent, generator=torch.Generator().manual_seed(0))
-        return noise.to(self.machine.device)
+        generator = torch.Generator().manual_seed(0)
+        return torch.randn(len(self.val), self.config.latent, generator=generator).to(self.machine.device)
 
     def kl_weight(self) -> float:
         """Return the current weight of the KL."""
@@ -222,30 +211,16 @@ class Training(PracticeRun):
         return training.digest_of(self.data.x)
 
 
-def get_model(config: Config, channels: int, height: int) -> VAE:
-    """Return the network for images of that size, with fresh weights."""
-    return VAE(channels, height, config.width, config.latent, config.sigma)
-
-
 def get_training(
     config: Config, machine: TrainingMachine, volume: Volume | None = None, data: LabelledImages | None = None
 ) -> Training:
     """Return a run before its first batch."""
-    learned, val = (data or load(config.data)).split()
-    run = new_run(Training, config, machine, learned, lambda: get_model(config, learned.channels, learned.height))
+    train, val = (data or load(config.data)).split()
+    size = train.channels, train.height, config.width, config.latent, config.sigma
+    run = new_run(Training, config, machine, train, lambda: VAE(*size))
     run.val = val
     return run
 
 
-def model_from(state: State) -> VAE:
-    """Return the averaged network of a weights file, in eval mode."""
-    return training.averaged(get_model(Config.of(state["config"]), state["channels"], state["height"]), state)
-
-
-def main() -> int:
-    """Train; return the exit code."""
-    return training.main_of(Config, get_training, __doc__, "./lab train vae --set sigma=4")
-
-
 if __name__ == "__main__":
-    entrypoint.run(main)
+    training.main_of(Config, get_training, __doc__, "./lab train vae --set sigma=4")

@@ -3,7 +3,7 @@
 Read it from top to bottom: the model, its attention, the images, the run. Shapes stand at the end of the line: batch
 images of n = (side / patch)² patches, each a vector of d_model numbers.
 
-    python -m services.ws_mdl.practice.vit --data digits
+    ./lab train vit --data digits
 """
 
 from __future__ import annotations
@@ -23,9 +23,8 @@ from services.ws_mdl.practice import training
 from services.ws_mdl.practice.blocks import build_positions, build_stack, initialize
 from services.ws_mdl.practice.settings import Vit as Config
 from services.ws_mdl.practice.training import Figures, PracticeRun
-from services.ws_mdl.transformer.visualize import record_attention, save
-from vla_common import entrypoint
-from vla_common.volume import Volume, display_path
+from services.ws_mdl.transformer.visualize import record_attention
+from vla_common.volume import Volume
 from vla_datasets import libero, marks
 from vla_datasets.errors import DatasetError
 from vla_datasets.loader import open_dataset
@@ -85,10 +84,10 @@ def attention_of(model: VisionTransformer, x: Tensor) -> Tensor:
 
 
 def rollout(maps: Tensor) -> Tensor:
-    """Return the attention roll-out from the class token to each patch: float [batch, grid, grid], sum 1.
+    """Return the attention roll-out (Abnar & Zuidema, 2020) from the class token: float [batch, grid, grid], sum 1.
 
-    Attention roll-out (Abnar & Zuidema, 2020): a layer mixes tokens by its heads' mean, half of each token going around
-    it by the residual connection; the mixtures of all layers are multiplied. maps: as `attention_of` returns them.
+    A layer mixes tokens by its heads' mean, half of each token going around it by the residual connection; the
+    mixtures of all layers are multiplied. maps: as `attention_of` returns them.
     """
     around = torch.eye(maps.shape[-1], device=maps.device)
     mixed = around.expand(maps.shape[1], -1, -1)  # (batch, 1 + n, 1 + n)
@@ -158,17 +157,14 @@ def frames(directory: Path, config: Config) -> Labelled:
             raise ValueError(f"the task '{task}' has 1 episode; expected 2 at least: one for training, one held out")
         val_episodes.update(of_task[-max(1, round(config.held_fraction * len(of_task))) :])
     x = images_of(dataset, dataset.episodes, [key], config.side, lambda done, total: None)[:, 0]
-    labels = torch.tensor(
-        [tasks.index(episode.tasks[0]) for episode in dataset.episodes for _ in range(episode.length)]
-    )
-    is_val = torch.tensor(
-        [episode.index in val_episodes for episode in dataset.episodes for _ in range(episode.length)]
-    )
-    train, measured = (
+    steps = [episode for episode in dataset.episodes for _ in range(episode.length)]
+    labels = torch.tensor([tasks.index(episode.tasks[0]) for episode in steps])
+    is_val = torch.tensor([episode.index in val_episodes for episode in steps])
+    parts = (
         images.LabelledImages(dataset.name, x[rows].float() / 127.5 - 1, labels[rows], tasks)
         for rows in (~is_val, is_val)
     )
-    return Labelled(train, measured)
+    return Labelled(*parts)
 
 
 def random_shift(x: Tensor, max_shift: int, generator: torch.Generator) -> Tensor:
@@ -176,13 +172,9 @@ def random_shift(x: Tensor, max_shift: int, generator: torch.Generator) -> Tenso
     side, limit = x.shape[-1], min(max_shift, x.shape[-1] // 4)
     shift = torch.randint(-limit, limit + 1, (2, len(x), 1), generator=generator)
     rows, columns = (torch.arange(side) + shift).clamp(0, side - 1).to(x.device)  # each (batch, side)
-    batch, channels = torch.arange(len(x), device=x.device), torch.arange(x.shape[1], device=x.device)
-    return x[
-        batch[:, None, None, None], channels[None, :, None, None], rows[:, None, :, None], columns[:, None, None, :]
-    ]
-
-
-# --- run ----------------------------------------------------------------------------------------------------
+    batch = torch.arange(len(x), device=x.device)[:, None, None]
+    moved = x.permute(0, 2, 3, 1)[batch, rows[:, :, None], columns[:, None, :]]  # (batch, side, side, channels)
+    return moved.permute(0, 3, 1, 2)
 
 
 class Training(PracticeRun):
@@ -212,8 +204,7 @@ class Training(PracticeRun):
 
     def show(self, directory: Path, curves: Curves) -> str:
         figure = plot_rollouts(self.averaged, self.data.val.x[:10])
-        curves.writer.add_figure("roll-out", figure, self.global_step)
-        return f"attention roll-outs: {display_path(save(figure, directory / 'rollout.png'))}"
+        return f"attention roll-outs: {self.save_figure('rollout', figure, directory, curves)}"
 
     def extra_state(self) -> State:
         val = self.data.val
@@ -231,24 +222,11 @@ def get_model(config: Config, height: int, channels: int, classes: int) -> Visio
 
 def get_training(config: Config, machine: TrainingMachine, volume: Volume) -> Training:
     """Return a run before its first batch."""
-    train, val = (
-        images.LabelledImages(part.name, part.x.to(machine.device), part.labels.to(machine.device), part.classes)
-        for part in vars(load(config, volume)).values()
-    )
+    loaded = load(config, volume)
+    train, val = loaded.train.to(machine.device), loaded.val.to(machine.device)
     size = train.height, train.channels, len(train.classes)
     return new_run(Training, config, machine, Labelled(train, val), lambda: get_model(config, *size))
 
 
-def model_from(state: State) -> VisionTransformer:
-    """Return the averaged network of a weights file, in eval mode."""
-    model = get_model(Config.of(state["config"]), state["height"], state["channels"], len(state["classes"]))
-    return training.averaged(model, state)
-
-
-def main() -> int:
-    """Train; return the exit code."""
-    return training.main_of(Config, get_training, __doc__, "./lab notebook ws_mdl, and there Practice_Attention")
-
-
 if __name__ == "__main__":
-    entrypoint.run(main)
+    training.main_of(Config, get_training, __doc__, "./lab notebook ws_mdl, and there Practice_Attention")

@@ -6,16 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from services.ws_mdl import corpora
-from services.ws_mdl.settings import (
-    RunSettings,
-    corpus_option,
-    epoch_option,
-    name_option,
-    pair_option,
-    preload_option,
-    trained_option,
-)
+from services.ws_mdl import corpora, settings
+from services.ws_mdl.settings import RunSettings
 from vla_common.options import Options, device_option, option
 
 PREFIX = "tmodel"  # of a run's weight files
@@ -47,10 +39,10 @@ class Config(RunSettings):
 
     LAB = "transformer"
 
-    corpus: str = corpus_option("default, opus_books, lemon-mint, reverse, or a .tsv or .jsonl file")
-    pair: str | None = pair_option("source and target language, as in en-it", default_help="the corpus's first pair")
+    corpus: str = settings.corpus_option("default, opus_books, lemon-mint, reverse, or a .tsv or .jsonl file")
+    pair: str | None = settings.pair_option("source and target, as in en-it", default_help="the corpus's first pair")
     size: Literal["tiny", "small", "base", "course"] = option(
-        "small", "tiny, small, base (the paper's) or course (its recipe)"
+        "small", "tiny, small, base (paper) or course (its recipe)"
     )
     d_model: int | None = option(None, "width of the model", "[1, inf)")
     N: int | None = option(None, "encoder blocks, and as many decoder blocks", "[1, inf)")
@@ -62,15 +54,11 @@ class Config(RunSettings):
         None, "sentences in a batch, each padded to seq, as in the course; default: by batch-tokens", "[1, inf)"
     )
     warmup_steps: int | None = option(None, "steps to the warm-up schedule's peak", "[1, inf)")
-    norm: Literal["pre", "post"] = option(
-        "pre", "layer normalization before each sublayer (course) or after it (paper)"
-    )
+    norm: Literal["pre", "post"] = option("pre", "layer norm before each sublayer (course) or after it (paper)")
     activation: Literal["relu", "gelu"] = option("relu", "of the feed-forward blocks")
     positions: Literal["sinusoidal", "learned", "rotary", "relative"] = option("sinusoidal", "positional encoding")
     tied: bool = option(False, "target embedding and projection share their weights")
-    seq: int | None = option(
-        None, "maximum tokens per sentence, including [SOS] and [EOS]", "[3, inf)", default_help="350"
-    )
+    seq: int | None = option(None, "maximum tokens per sentence, with [SOS] and [EOS]", "[3, inf)", default_help="350")
 
     tokenizer: Literal["word", "bpe"] = option("word", "whole words, or byte-pair encoding")
     min_frequency: int = option(2, "rarer words become [UNK]", "[1, inf)")
@@ -98,8 +86,8 @@ class Config(RunSettings):
     )
     compile: bool = option(False, "torch.compile: slow start, faster steps on a GPU")
 
-    name: str | None = name_option()
-    preload: str = preload_option()
+    name: str | None = settings.name_option()
+    preload: str = settings.preload_option()
     keep: int | None = option(
         None, "newest weight files to keep, 0 for all", "[0, inf)", default_help="3 (size course: 0)"
     )
@@ -170,8 +158,8 @@ class TranslateCommand(Options):
     """Translate sentences with a trained run."""
 
     sentences: tuple[str, ...] = option(help="sentences to translate", group="internal")
-    name: str | None = trained_option("transformer")
-    epoch: str | None = epoch_option("are used one after the other")
+    name: str | None = settings.trained_option("transformer")
+    epoch: str | None = settings.epoch_option("are used one after the other")
     beam: int = option(4, "beam width; 1 is greedy search", "[1, inf)")
     penalty: float = option(0.6, "larger values favour longer translations", group="internal")
     pictures: bool = option(False, "save attention maps as PNG and as a page")

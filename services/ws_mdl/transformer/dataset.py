@@ -33,9 +33,6 @@ class Special(NamedTuple):
         return cls(*(tokenizer.token_to_id(token) for token in ("[PAD]", "[SOS]", "[EOS]")))
 
 
-# --- pairs --------------------------------------------------------------------------------------------------
-
-
 def split_pairs(pairs: Pairs, val_fraction: float, seed: int = 0) -> tuple[Pairs, Pairs]:
     """Return (training, validation) pairs. No source sentence is in both, even with several translations."""
     sources = sorted({source for source, _ in pairs})
@@ -69,9 +66,7 @@ class PairDataset(Dataset):
             self.pairs.append(pair)
             self.examples.append(Example(source.ids[: seq - 2], target.ids[: seq - 1]))
         if not self.examples:
-            raise ValueError(
-                f"all {len(pairs)} sentence pairs have more than seq = {seq} tokens; increase it with --set seq=N"
-            )
+            raise ValueError(f"all {len(pairs)} sentence pairs have more than seq = {seq} tokens; use --set seq=N")
 
     def __len__(self) -> int:
         return len(self.examples)
@@ -82,9 +77,6 @@ class PairDataset(Dataset):
     def lengths(self) -> list[tuple[int, int]]:
         """Return (source, target) lengths as the model sees them, special tokens included."""
         return [(len(src) + 2, len(tgt) + 1) for src, tgt in self.examples]
-
-
-# --- masks and batches --------------------------------------------------------------------------------------
 
 
 def causal_mask(size: int) -> Tensor:
@@ -98,18 +90,14 @@ def padding_mask(ids: Tensor, pad: int) -> Tensor:
 
 
 class Batch(NamedTuple):
-    """A batch of sentence pairs, each side padded to its longest sentence.
-
-    `real` are the indices of the real tokens in the flattened label, where the loss is computed. They are known before
-    the batch goes to a GPU, so nothing has to synchronize with it.
-    """
+    """A batch of sentence pairs, each side padded to its longest sentence."""
 
     encoder_input: Tensor  # int64 (batch, src seq): [SOS] source [EOS] [PAD] …
     decoder_input: Tensor  # int64 (batch, tgt seq): [SOS] target [PAD] …
     label: Tensor  # int64 (batch, tgt seq): target [EOS] [PAD] …
     encoder_mask: Tensor  # bool (batch, 1, 1, src seq)
     decoder_mask: Tensor  # bool (1, tgt seq, tgt seq)
-    real: Tensor  # int64 (real label tokens)
+    real: Tensor  # int64, indices of the real tokens in the flattened label; computed before the batch goes to a GPU
 
     def to(self, device: torch.device) -> Batch:
         """Copy the batch to a device; from pinned memory the copy does not block."""
@@ -130,14 +118,8 @@ def make_batch(examples: Sequence[Example], src: Special, tgt: Special, width: i
     encoder_input = pad_rows([[src.sos, *e.src, src.eos] for e in examples], src.pad, width)
     decoder_input = pad_rows([[tgt.sos, *e.tgt] for e in examples], tgt.pad, width)
     label = pad_rows([[*e.tgt, tgt.eos] for e in examples], tgt.pad, width)
-    return Batch(
-        encoder_input,
-        decoder_input,
-        label,
-        padding_mask(encoder_input, src.pad),
-        causal_mask(decoder_input.shape[1]),
-        (label != tgt.pad).flatten().nonzero().squeeze(1),
-    )
+    masks = padding_mask(encoder_input, src.pad), causal_mask(decoder_input.shape[1])
+    return Batch(encoder_input, decoder_input, label, *masks, (label != tgt.pad).flatten().nonzero().squeeze(1))
 
 
 class TranslationDataset(PairDataset):
@@ -210,25 +192,20 @@ class BucketSampler(Sampler[list[int]]):
             generator.shuffle(order)
             mean = sum(max(pair) for pair in self.lengths) / len(self.lengths)
             pool = max(1, round(self.POOL * self.batch_tokens / mean))
-        batches = []
+        batches: list[list[int]] = []
         for start in range(0, len(order), pool):
-            by_length = sorted(order[start : start + pool], key=lambda index: self.lengths[index][::-1])
-            batches += self._cut(by_length)
+            batch: list[int] = []
+            longest = 0
+            for index in sorted(order[start : start + pool], key=lambda index: self.lengths[index][::-1]):
+                longest = max(longest, *self.lengths[index])
+                if batch and longest * (len(batch) + 1) > self.batch_tokens:
+                    batches.append(batch)
+                    batch, longest = [], max(self.lengths[index])
+                batch.append(index)
+            batches.append(batch)
         if self.shuffle:
             generator.shuffle(batches)
         return batches
-
-    def _cut(self, order: list[int]) -> Iterator[list[int]]:
-        """Split the order into batches of at most batch_tokens; a longer sentence forms its own batch."""
-        batch, longest = [], 0
-        for index in order:
-            longest = max(longest, *self.lengths[index])
-            if batch and longest * (len(batch) + 1) > self.batch_tokens:
-                yield batch
-                batch, longest = [], max(self.lengths[index])
-            batch.append(index)
-        if batch:
-            yield batch
 
 
 class CountSampler(BucketSampler):

@@ -166,9 +166,6 @@ def translate(
     return translations
 
 
-# --- a trained run ------------------------------------------------------------------------------------------
-
-
 class TrainedTransformer(NamedTuple):
     """A trained model with its configuration and tokenizers."""
 
@@ -191,13 +188,9 @@ def load_trained(directory: Path, device: str = "auto", epoch: int | None = None
     """
     machine, files = choose_machine(device), WeightFiles(directory, PREFIX)
     checkpoint = files.load_latest(machine.device) if epoch is None else files.load_epoch(epoch, machine.device)
-    if checkpoint is None:
-        raise ValueError(f"no weights in {directory}")
+    if checkpoint is None or "config" not in checkpoint[1]:
+        raise ValueError(f"{directory} has no weights of this lab; train or resume it with ./lab train transformer")
     path, state = checkpoint
-    if "config" not in state:
-        raise ValueError(
-            f"{path} has no configuration; first resume it with `./lab train transformer` and the same settings"
-        )
     config = Config.of(state["config"])
     source, target = (load_tokenizer(directory / f"tokenizer_{language}.json") for language in config.languages)
     model = get_model(config, source.get_vocab_size(), target.get_vocab_size()).to(machine.device)

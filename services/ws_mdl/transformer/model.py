@@ -125,21 +125,6 @@ class RelativeBias(nn.Module):
 # --- attention ----------------------------------------------------------------------------------------------
 
 
-class SelfAttention(nn.Module):
-    """The first step of the lesson: one head, no mask. Each word attends to all words."""
-
-    def __init__(self, d_model: int, d_k: int) -> None:
-        super().__init__()
-        self.w_q = nn.Linear(d_model, d_k, bias=False)
-        self.w_k = nn.Linear(d_model, d_k, bias=False)
-        self.w_v = nn.Linear(d_model, d_k, bias=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        query, key, value = self.w_q(x), self.w_k(x), self.w_v(x)  # (batch, seq, d_k)
-        scores = query @ key.transpose(-2, -1) / math.sqrt(query.shape[-1])  # (batch, seq, seq)
-        return scores.softmax(dim=-1) @ value  # (batch, seq, d_k)
-
-
 def attention(
     query: Tensor, key: Tensor, value: Tensor,
     mask: Tensor | None = None, dropout: float = 0.0, need_weights: bool = False, bias: Tensor | None = None,
@@ -148,7 +133,7 @@ def attention(
 
     query [batch, h, queries, d_k]; key and value [batch, h, keys, d_k]; mask bool, broadcast to [batch, h, queries,
     keys]: every query must see a key; bias float, of the same shape: added to the scores. Without need_weights a fused
-    kernel computes all of it and never stores the weights.
+    kernel never stores the weights.
     """
     learns_in_bf16 = query.dtype == torch.bfloat16 and query.requires_grad
     # On a CPU there is no fused kernel with dropout, and its backward pass in bf16 takes five times as long.
@@ -180,10 +165,6 @@ class KeyValueCache:
 
     def __len__(self) -> int:
         return 0 if self.key is None else self.key.shape[-2]
-
-    @property
-    def is_complete(self) -> bool:
-        return not self.grows and self.key is not None
 
     def extend(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         """Append keys and values; return all of them."""
@@ -231,7 +212,7 @@ class MultiHeadAttentionBlock(nn.Module):
         query = self.split_heads(self.w_q(q))  # (batch, h, queries, d_k)
         if self.rotary:
             query = self.rotary(query, offset)
-        if cache is not None and cache.is_complete:
+        if cache is not None and not cache.grows and cache.key is not None:
             key, value = cache.key, cache.value  # (batch, h, keys, d_k)
         else:
             key, value = self.split_heads(self.w_k(k)), self.split_heads(self.w_v(v))
@@ -296,11 +277,6 @@ class ResidualConnection(nn.Module):
         return self.norm(x + self.dropout(sublayer(x)))
 
 
-def final_norm(features: int, norm: str) -> nn.Module:
-    """Return the last layer of a stack: with "pre" a norm, with "post" nothing, since the last block normalizes."""
-    return LayerNormalization(features) if norm == "pre" else nn.Identity()
-
-
 # --- encoder and decoder ------------------------------------------------------------------------------------
 
 
@@ -327,7 +303,8 @@ class Encoder(nn.Module):
     def __init__(self, features: int, layers: nn.ModuleList, norm: str = "pre") -> None:
         super().__init__()
         self.layers = layers
-        self.norm = final_norm(features, norm)
+        # with "post" the last block normalizes
+        self.norm = LayerNormalization(features) if norm == "pre" else nn.Identity()
 
     def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
         for layer in self.layers:
@@ -356,12 +333,9 @@ class DecoderBlock(nn.Module):
         self, x: Tensor, encoder_output: Tensor, src_mask: Tensor | None, tgt_mask: Tensor | None,
         cache: LayerCache | tuple[None, None] = (None, None),
     ) -> Tensor:  # fmt: skip
-        self_cache, cross_cache = cache
-        source = encoder_output
-        x = self.residual_connections[0](x, lambda x: self.self_attention_block(x, x, x, tgt_mask, self_cache))
-        x = self.residual_connections[1](
-            x, lambda x: self.cross_attention_block(x, source, source, src_mask, cross_cache)
-        )
+        own, cross, source = *cache, encoder_output
+        x = self.residual_connections[0](x, lambda x: self.self_attention_block(x, x, x, tgt_mask, own))
+        x = self.residual_connections[1](x, lambda x: self.cross_attention_block(x, source, source, src_mask, cross))
         return self.residual_connections[2](x, self.feed_forward_block)
 
 
@@ -371,7 +345,8 @@ class Decoder(nn.Module):
     def __init__(self, features: int, layers: nn.ModuleList, norm: str = "pre") -> None:
         super().__init__()
         self.layers = layers
-        self.norm = final_norm(features, norm)
+        # with "post" the last block normalizes
+        self.norm = LayerNormalization(features) if norm == "pre" else nn.Identity()
 
     def forward(
         self, x: Tensor, encoder_output: Tensor, src_mask: Tensor | None, tgt_mask: Tensor | None,
@@ -468,10 +443,12 @@ def build_transformer(
         return FeedForwardBlock(d_model, d_ff, dropout, activation)
 
     encoder_blocks = [EncoderBlock(d_model, self_attention(), feed_forward(), dropout, norm) for _ in range(N)]
-    decoder_blocks = []
-    for _ in range(N):
-        self_block, cross_block = self_attention(), MultiHeadAttentionBlock(d_model, h, dropout)
-        decoder_blocks.append(DecoderBlock(d_model, self_block, cross_block, feed_forward(), dropout, norm))
+    decoder_blocks = [
+        DecoderBlock(
+            d_model, self_attention(), MultiHeadAttentionBlock(d_model, h, dropout), feed_forward(), dropout, norm
+        )
+        for _ in range(N)
+    ]
     transformer = Transformer(
         Encoder(d_model, nn.ModuleList(encoder_blocks), norm),
         Decoder(d_model, nn.ModuleList(decoder_blocks), norm),
@@ -544,8 +521,7 @@ def describe(weights: dict[str, Tensor], config: dict[str, Any] | None = None) -
 def load_into(model: Transformer, path: Path, state: dict[str, Any], config: dict[str, Any], advice: str) -> None:
     """Load the weights of a training's state, of this lab or of the course, into a model.
 
-    The course's layer norm uses the standard deviation over n - 1 numbers, PyTorch's over n, so alpha of course files
-    is multiplied by √((n - 1) / n). Raises ValueError with both dimensions and `advice` on a mismatch.
+    Raises ValueError with both dimensions and `advice` on a mismatch.
     """
     weights = state["model_state_dict"]
     try:
@@ -562,7 +538,7 @@ def load_into(model: Transformer, path: Path, state: dict[str, Any], config: dic
     if differ:
         sides = (", ".join(f"{name} {side[name]}" for name in differ) for side in (stored, expected))
         raise ValueError(f"{path} has {next(sides)}; this model has {next(sides)}; {advice}")
-    if "config" not in state:  # the course's
+    if "config" not in state:  # the course's layer norm uses the standard deviation over n - 1 numbers, ours over n
         weights = {
             name: value * math.sqrt((value.numel() - 1) / value.numel()) if name.endswith("norm.alpha") else value
             for name, value in weights.items()

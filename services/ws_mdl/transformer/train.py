@@ -14,7 +14,6 @@ import random
 import sys
 import time
 from contextlib import nullcontext
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -83,16 +82,14 @@ def get_ds(config: Config, directory: Path, machine: TrainingMachine, volume: Vo
     train_ds = PairDataset(train_pairs, *tokenizers, config.seq, config.too_long)
     val_ds = PairDataset(val_pairs, *tokenizers, config.seq, config.too_long)
     if machine.is_main:
-        print(
-            f"corpus {corpus.name} {corpus.languages}: {len(train_ds):,} training and {len(val_ds):,} validation pairs"
-        )
+        sizes = f"{len(train_ds):,} training and {len(val_ds):,} validation pairs"
+        print(f"corpus {corpus.name} {corpus.languages}: {sizes}")
         print("first pair: {!r} → {!r}".format(*corpus.pairs[0]))
-        for done, count, other in (
-            ("skipped", train_ds.skipped + val_ds.skipped, "--too-long cut truncates"),
-            ("cut", train_ds.cut + val_ds.cut, "--too-long skip omits"),
-        ):
-            if count:
-                print(f"{count:,} pairs have more than seq = {config.seq} tokens and are {done}; {other} them")
+        longer = f"pairs have more than seq = {config.seq} tokens and are"
+        if skipped := train_ds.skipped + val_ds.skipped:
+            print(f"{skipped:,} {longer} skipped; --set too-long=cut cuts them instead")
+        if cut := train_ds.cut + val_ds.cut:
+            print(f"{cut:,} {longer} cut; --set too-long=skip omits them instead")
     specials = [Special.of(tokenizer) for tokenizer in tokenizers]
     position = {"seed": config.seed, "rank": machine.rank, "world": machine.world}
     if config.batch_size:
@@ -106,8 +103,7 @@ def get_ds(config: Config, directory: Path, machine: TrainingMachine, volume: Vo
 # --- validation ---------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Sample:
+class Sample(NamedTuple):
     """A source sentence, its reference translation, and the model's."""
 
     source: str
@@ -115,8 +111,7 @@ class Sample:
     predicted: str
 
 
-@dataclass(frozen=True)
-class Validation:
+class Validation(NamedTuple):
     """loss: mean over all validation words, without label smoothing. The rest: over the translated samples, 0 to 1."""
 
     loss: float
@@ -128,7 +123,7 @@ class Validation:
 
     def metrics(self) -> dict[str, float]:
         """Return the numbers by their names."""
-        return {name: value for name, value in vars(self).items() if name != "samples"}
+        return {name: value for name, value in self._asdict().items() if name != "samples"}
 
     def __str__(self) -> str:
         return (
@@ -177,7 +172,7 @@ def scores(samples: list[Sample]) -> tuple[float, float, float, float]:
 def as_text(samples: list[Sample], count: int = 2) -> str:
     """Format samples for the terminal."""
     width = int(os.environ.get("COLUMNS", 100)) - 12
-    rows = [row for sample in samples[:count] for row in vars(sample).items()]
+    rows = [row for sample in samples[:count] for row in sample._asdict().items()]
     return "\n".join(f"{name.upper():>10}: {text[:width]}" for name, text in rows)
 
 
@@ -204,9 +199,9 @@ def learning_rate(config: Config, step: int) -> float:
 class Trainer:
     """A run: model, optimizer and progress.
 
-    epoch: the last one that is finished, -1 for none. batches: how many of the next one are done. loss_sum and words:
-    of those batches. history: each finished epoch's metrics, with the seconds of training until then. points: of the
-    training loss, from the first step on, each with its step and the seconds until then; the curve is drawn of them.
+    epoch: the last one that is finished, -1 for none. batches: how many of the next one are done. loss_sum and
+    token_count: of those batches. history: each finished epoch's metrics, with the seconds of training until then.
+    points: of the training loss, each with its step and the seconds until then; the curve is drawn of them.
     """
 
     def __init__(self, config: Config, machine: TrainingMachine, data: Data, directory: Path) -> None:
@@ -278,12 +273,12 @@ class Trainer:
 
         The file has the course's keys and more, but no state of a random generator.
         """
+        same_names = ("epoch", "first_epoch", "global_step", "batches", "seconds", "history", "points")
         state = {
             "model_state_dict": self.model.state_dict(),
             "optimizer_state_dict": self.optimizer.state_dict(),
-            **{name: getattr(self, name) for name in ("epoch", "first_epoch", "global_step", "batches")},
+            **{name: getattr(self, name) for name in same_names},
             "words": self.token_count,
-            **{name: getattr(self, name) for name in ("seconds", "history", "points")},
             "loss_sum": float(self.loss_sum),
             "config": self.config.stored(),
             "tokenizers": self.fingerprints(),
@@ -300,10 +295,9 @@ class Trainer:
 
     def order(self) -> dict[str, int]:
         """Return what the order of batches depends on; only the same order can resume within an epoch."""
-        config = self.config
-        examples = len(self.data.train_dataloader.dataset)
-        size = {"batch_size": config.batch_size} if config.batch_size else {"batch_tokens": config.batch_tokens}
-        return {"sentences": examples, **size, "seed": config.seed, "world": self.machine.world}
+        size = "batch_size" if self.config.batch_size else "batch_tokens"
+        settings = {size: getattr(self.config, size), "seed": self.config.seed, "world": self.machine.world}
+        return {"sentences": len(self.data.train_dataloader.dataset), **settings}
 
     def resume(self) -> Path | None:
         """Load the state selected by the configuration's `preload`; return its path, or None for a new run.
@@ -316,12 +310,9 @@ class Trainer:
         path, state = checkpoint
         previous, current = state.get("config", {}), self.config.stored()
         for name in ("corpus", "pair", "tokenizer"):
-            if previous.get(name, current[name]) != current[name]:
-                raise ValueError(
-                    f"{path} was trained with {name} {previous[name]}, requested: {current[name]}; use another --name"
-                )
-        vocabularies = state.get("tokenizers", self.fingerprints())
-        if vocabularies != self.fingerprints():
+            if (value := previous.get(name, current[name])) != current[name]:
+                raise ValueError(f"{path} was trained with {name} {value}, not {current[name]}; use another --name")
+        if (vocabularies := state.get("tokenizers", self.fingerprints())) != self.fingerprints():
             raise ValueError(
                 f"{path} has the vocabularies {vocabularies}, but its directory has {self.fingerprints()}; "
                 "restore the tokenizer files of its training, or use another --name"
@@ -421,7 +412,7 @@ def report_epoch(trainer: Trainer, validation: Validation, curves: Curves) -> No
     data, step, samples = trainer.data, trainer.global_step, validation.samples
     curves.scalars("validation", validation.metrics(), step)
     if samples:
-        cells = ([text.replace("|", "\\|") for text in vars(sample).values()] for sample in samples[:10])
+        cells = ([text.replace("|", "\\|") for text in sample] for sample in samples[:10])
         rows = ["source | target | predicted", "---|---|---", *map(" | ".join, cells)]
         curves.writer.add_text("translations", "".join(f"| {row} |\n" for row in rows), step)
         view = visualize.look(

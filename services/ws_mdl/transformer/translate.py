@@ -36,7 +36,7 @@ def main(command: TranslateCommand) -> None:
 def draw(trained: TrainedTransformer, source: str, target: str) -> None:
     """Save an image of each kind of attention for all layers and heads, and an interactive page; print the paths."""
     from services.ws_mdl.transformer import viewers, visualize  # matplotlib and ipywidgets, for this only
-    from vla_notebooks.page import page
+    from vla_notebooks.viewer import page
 
     view = visualize.look(trained.model, source, target, trained.tokenizer_src, trained.tokenizer_tgt)
     directory = make_directory(trained.path.parent / "pictures")

@@ -13,8 +13,6 @@ from services.ws_mdl.transformer.visualize import View
 from vla_notebooks import drawing
 from vla_notebooks.viewer import viewer
 
-# --- attention ----------------------------------------------------------------------------------------------
-
 
 def attention(view: View) -> VBox:
     """Return an attention viewer: lines between words, with sliders for kind, layer and head."""
@@ -34,9 +32,6 @@ def attention(view: View) -> VBox:
         layer=IntSlider(min=0, max=layers - 1, value=layers - 1),
         head=Dropdown(options=[("all", -1), *((str(head), head) for head in range(heads))]),
     )
-
-
-# --- the next word ------------------------------------------------------------------------------------------
 
 
 @torch.inference_mode()
@@ -63,9 +58,6 @@ def next_token(run: TrainedTransformer, sentence: str) -> VBox:
         return drawing.titled(f"{sentence} → {before} …", drawing.bars(steps[step], "most likely next tokens", 0))
 
     return viewer(draw, step=IntSlider(min=0, max=len(steps) - 1))
-
-
-# --- the beam -----------------------------------------------------------------------------------------------
 
 
 class Node(NamedTuple):

@@ -1,7 +1,4 @@
-"""Plots: attention maps, positional encodings, masks, the learning curve.
-
-python -m services.ws_mdl.transformer.visualize   plots that need no trained model
-"""
+"""Plots: attention maps, positional encodings, masks, the learning curve."""
 
 from __future__ import annotations
 
@@ -18,8 +15,7 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from services.ws_mdl.transformer.dataset import Special, causal_mask, padding_mask
-from services.ws_mdl.transformer.model import MultiHeadAttentionBlock, Transformer, sinusoids
-from vla_common import entrypoint
+from services.ws_mdl.transformer.model import MultiHeadAttentionBlock, Transformer
 
 
 class AttentionMaps(NamedTuple):
@@ -90,9 +86,6 @@ def look(
     return View(maps, ["[SOS]", *src.tokens[:limit], "[EOS]"], [*tgt.tokens[:limit], "[EOS]"])
 
 
-# --- plots --------------------------------------------------------------------------------------------------
-
-
 def fonts() -> list[str]:
     """Return matplotlib's font family, and a Korean one if it is installed."""
     if spec := importlib.util.find_spec("koreanize_matplotlib"):  # not imported, because that changes settings
@@ -148,15 +141,14 @@ def plot_masks(source: Tensor, pad: int, target_len: int) -> Figure:
 
 
 def plot_curve(history: Sequence[dict[str, Any]], title: str, points: Sequence[dict[str, float]] = ()) -> Figure:
-    """Plot losses and BLEU over training time. history, points: see `train.Trainer`.
-
-    Without points, which older runs lack, the training loss is the mean of each epoch.
-    """
+    """Plot losses and BLEU over training time. history, points: see `train.Trainer`; older runs have no points."""
     figure = Figure(figsize=(8, 4), layout="constrained")
     axes = figure.subplots()
     minutes = [point["seconds"] / 60 for point in history]
-    learned = [(point["seconds"] / 60, point["loss"]) for point in points]
-    learned = learned or [(at, point["train_loss"]) for at, point in zip(minutes, history, strict=True)]
+    if points:
+        learned = [(point["seconds"] / 60, point["loss"]) for point in points]
+    else:
+        learned = [(at, point["train_loss"]) for at, point in zip(minutes, history, strict=True)]
     axes.plot(*zip(*learned, strict=True), label="training loss (smoothed labels)", color="C7")
     axes.plot(minutes, [point["loss"] for point in history], label="validation loss", color="C0", marker=".")
     axes.set(xlabel="minutes of training", ylabel="loss per word", title=title)
@@ -172,18 +164,3 @@ def save(figure: Figure, path: Path) -> Path:
     """Save a figure as PNG; return its path."""
     figure.savefig(path, dpi=110)
     return path
-
-
-def main() -> None:
-    """Save plots of the positional encoding and the masks in the volume's directory of transformer runs."""
-    from services.ws_mdl.transformer.config import Config
-    from vla_common.volume import Volume, make_directory
-
-    directory = make_directory(Config.runs_directory(Volume()) / "pictures")
-    source = torch.tensor([[5] * length + [1] * (12 - length) for length in (12, 9, 7, 4)])
-    print(save(plot_positions(sinusoids(100, 128)), directory / "positions.png"))
-    print(save(plot_masks(source, pad=1, target_len=12), directory / "masks.png"))
-
-
-if __name__ == "__main__":
-    entrypoint.run(main)

@@ -60,7 +60,10 @@ def _enter(parent: int, name: str, path: Path, make: bool) -> int:
         if not make:
             raise
     except NotADirectoryError:
-        raise LinkError(errno.ENOTDIR, _describe_obstacle(parent, name), str(path)) from None
+        problem = "it is not a directory"
+        if stat.S_ISLNK(os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode):
+            problem = f"it is a link to {os.readlink(name, dir_fd=parent)!r}, and links are not followed there"
+        raise LinkError(errno.ENOTDIR, problem, str(path)) from None
     try:
         os.mkdir(name, dir_fd=parent)
     except FileExistsError:
@@ -71,13 +74,6 @@ def _enter(parent: int, name: str, path: Path, make: bool) -> int:
     if os.geteuid() == 0 and (status.st_uid, status.st_gid) != (0, 0):
         give(inner, status.st_uid, status.st_gid)
     return inner
-
-
-def _describe_obstacle(parent: int, name: str) -> str:
-    """Return why an entry cannot be used as a directory."""
-    if not stat.S_ISLNK(os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode):
-        return "it is not a directory"
-    return f"it is a link to {os.readlink(name, dir_fd=parent)!r}, and links are not followed there"
 
 
 def give(descriptor: int, uid: int, gid: int, mode: int | None = None) -> None:

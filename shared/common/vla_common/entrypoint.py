@@ -51,7 +51,15 @@ def run(
     Exits with 1 after such an error, with 130 after Ctrl-C, and silently with 141 when its output is a closed pipe.
     """
     speak_utf8()
-    code = _outcome(main, arguments, expected, prefix)
+    code: object
+    try:
+        code = main(*arguments)
+    except SystemExit as exit_request:  # rich makes one of a pipe that nobody reads, and has silenced it
+        code = CLOSED_PIPE if isinstance(exit_request.__context__, BrokenPipeError) else exit_request.code
+    except BaseException as error:
+        if (status := exit_status(error, expected)) is None:
+            raise
+        code = report_error(status, prefix)
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
@@ -59,19 +67,6 @@ def run(
             code = report_error(exit_status(error) or ExitStatus(describe_os_error(error), 1), prefix)
             _silence(stream)
     sys.exit(code)
-
-
-def _outcome(
-    main: Callable[..., object], arguments: tuple, expected: tuple[type[Exception], ...], prefix: str
-) -> object:
-    try:
-        return main(*arguments)
-    except SystemExit as exit_request:  # rich makes one of a pipe that nobody reads, and has silenced it
-        return CLOSED_PIPE if isinstance(exit_request.__context__, BrokenPipeError) else exit_request.code
-    except BaseException as error:
-        if (status := exit_status(error, expected)) is None:
-            raise
-        return report_error(status, prefix)
 
 
 def report_error(status: ExitStatus, prefix: str) -> int:
@@ -86,12 +81,26 @@ def report_error(status: ExitStatus, prefix: str) -> int:
 
 def exit_status(error: BaseException, expected: tuple[type[Exception], ...] = ()) -> ExitStatus | None:
     """Return the message and exit code of an error, None for a bug in the program."""
-    if _is_interrupt(error):
+    cause: BaseException | None = error
+    while isinstance(cause, ImportError):  # Ctrl-C during the import of a compiled module
+        cause = cause.__cause__
+    if isinstance(cause, KeyboardInterrupt):
         return ExitStatus("stopped; run the same command again to restart or resume", INTERRUPTED)
     if isinstance(error, BrokenPipeError) and any(map(_has_no_reader, (sys.stdout, sys.stderr))):
         return ExitStatus("", CLOSED_PIPE)
     if isinstance(error, UnicodeError):
-        return ExitStatus(_describe_unicode_error(error), 1)
+        # Its position, without the text itself: that may contain a token.
+        text = f"text that cannot be read ({type(error).__name__})"
+        if isinstance(error, UnicodeDecodeError):
+            text = f"byte {error.start + 1} is not text in {error.encoding}; use UTF-8 for files and names"
+        if isinstance(error, UnicodeEncodeError):
+            character = error.object[error.start]
+            kind = unicodedata.name(character, "not printable")
+            text = (
+                f"character {error.start + 1}, U+{ord(character):04X} ({kind}), cannot be written in {error.encoding}"
+            )
+            text += "; use UTF-8 for names, and ASCII for tokens, keys and addresses"
+        return ExitStatus(text, 1)
     if isinstance(error, OSError):
         return ExitStatus(describe_os_error(error), 1)
     if isinstance(error, expected) and str(error):
@@ -101,13 +110,6 @@ def exit_status(error: BaseException, expected: tuple[type[Exception], ...] = ()
     if isinstance(error, MemoryError):
         return ExitStatus(str(error) or "out of memory; stop other programs on this machine", 1)
     return None
-
-
-def _is_interrupt(error: BaseException | None) -> bool:
-    """Return whether an error is Ctrl-C, also one raised during the import of a compiled module."""
-    while isinstance(error, ImportError):
-        error = error.__cause__
-    return isinstance(error, KeyboardInterrupt)
 
 
 def is_full_disk(error: Exception) -> bool:
@@ -133,75 +135,43 @@ def describe_os_error(error: OSError) -> str:
     """Return a system error's message with the next step; an error with its own text keeps it."""
     if error.errno is None or error.strerror != os.strerror(error.errno):
         return str(error.strerror or error)
-    path = _path_of(error)
+    name = error.filename if error.filename2 is None else error.filename2
+    path = Path(os.fsdecode(name)).absolute() if isinstance(name, (str, bytes, os.PathLike)) else None
     if error.errno in FULL:
-        return f"no space left{_describe_full_disks(path)}: free some space and run the same command again"
-    if error.errno in (*DENIED, errno.EROFS) and path:
-        return f"{path} cannot be used ({error.strerror}){_describe_owner(path)}{_other_volume(path)}"
+        named = os.environ.get(VOLUME)
+        places = [Path(named).expanduser()] if named else []
+        places += [Path(tempfile.gettempdir()), Path.home(), Path.cwd()]
+        full = [place for place in places if place.exists() and shutil.disk_usage(place).free < NEARLY_FULL]
+        full = [path.parent] if path else full
+        at = f" at {', '.join(map(str, dict.fromkeys(full)))}" if full else ""
+        return f"no space left{at}: free some space and run the same command again"
     if error.errno in (errno.EMFILE, errno.ENFILE):
         return f"too many files are open ({error.strerror}); allow more: ulimit -n 4096"
-    return f"{path}: {error.strerror}{_other_volume(path)}" if path else error.strerror
-
-
-def _path_of(error: OSError) -> Path | None:
-    name = error.filename if error.filename2 is None else error.filename2
-    return Path(os.fsdecode(name)).absolute() if isinstance(name, (str, bytes, os.PathLike)) else None
-
-
-def _describe_full_disks(path: Path | None) -> str:
-    """Return " at " and the full directories: the one of the error, else the lab's; empty if none is known."""
-    if path:
-        return f" at {path.parent}"
-    candidates = [_volume(), Path(tempfile.gettempdir()), Path.home(), Path.cwd()]
-    full = [directory for directory in candidates if directory and directory.exists() and _is_full(directory)]
-    return f" at {', '.join(map(str, dict.fromkeys(full)))}" if full else ""
-
-
-def _is_full(path: Path) -> bool:
-    return shutil.disk_usage(path).free < NEARLY_FULL
+    if path is None:
+        return error.strerror
+    volume = Path(os.environ.get(VOLUME) or "/dev/null").expanduser().absolute()
+    hint = f"; set {VOLUME} to a directory you can use" if path.is_relative_to(volume) else ""
+    if error.errno not in (*DENIED, errno.EROFS):
+        return f"{path}: {error.strerror}{hint}"
+    return f"{path} cannot be used ({error.strerror}){_describe_owner(path)}{hint}"
 
 
 def _describe_owner(path: Path) -> str:
     """Return the owner of the nearest visible ancestor; empty if that is this user."""
+
+    def user(uid: int) -> str:
+        try:
+            return f"user {uid} ({pwd.getpwuid(uid).pw_name})"
+        except KeyError:
+            return f"user {uid}"
+
     for ancestor in (path, *path.parents):
         try:
             uid = os.lstat(ancestor).st_uid
         except OSError:
             continue
-        return "" if uid == os.geteuid() else f": {ancestor} belongs to {_user(uid)}, and you are {_user(os.geteuid())}"
+        return "" if uid == os.geteuid() else f": {ancestor} belongs to {user(uid)}, and you are {user(os.geteuid())}"
     return ""
-
-
-def _user(uid: int) -> str:
-    try:
-        return f"user {uid} ({pwd.getpwuid(uid).pw_name})"
-    except KeyError:
-        return f"user {uid}"
-
-
-def _volume() -> Path | None:
-    named = os.environ.get(VOLUME)
-    return Path(named).expanduser().absolute() if named else None
-
-
-def _other_volume(path: Path) -> str:
-    """Return the hint to choose another volume, for a path on the volume."""
-    volume = _volume()
-    return f"; set {VOLUME} to a directory you can use" if volume and path.is_relative_to(volume) else ""
-
-
-def _describe_unicode_error(error: UnicodeError) -> str:
-    """Return the position of the character, without the text itself: it may contain a token."""
-    if isinstance(error, UnicodeDecodeError):
-        return f"byte {error.start + 1} is not text in {error.encoding}; use UTF-8 for files and names"
-    if isinstance(error, UnicodeEncodeError):
-        character = error.object[error.start]
-        kind = unicodedata.name(character, "not printable")
-        return (
-            f"character {error.start + 1}, U+{ord(character):04X} ({kind}), cannot be written in {error.encoding}; "
-            "use UTF-8 for names, and ASCII for tokens, keys and addresses"
-        )
-    return f"text that cannot be read ({type(error).__name__})"
 
 
 # --- output -------------------------------------------------------------------------------------------------

@@ -17,8 +17,11 @@ from pathlib import Path
 
 RENDER_MODES = ("auto", "cpu", "gpu", "none")
 
-APT_PACKAGES = (
-    "apt-get install -y libegl1 libegl-mesa0 libgl1-mesa-dri libgl1 libgles2 libglvnd0 libosmesa6 libglib2.0-0"
+APT_PACKAGES = "apt-get install -y libegl1 libegl-mesa0 libgl1-mesa-dri libgl1 libgles2 libglvnd0 libglib2.0-0"
+
+_GPU_HINT = (
+    "in a container set NVIDIA_DRIVER_CAPABILITIES=all (it must hold 'graphics') and check that "
+    "/usr/share/glvnd/egl_vendor.d/10_nvidia.json exists"
 )
 
 # EGL's numbers (EGL 1.5 and the registry of extensions).
@@ -82,27 +85,19 @@ def _query_devices(max_devices: int = 32) -> list[EglDevice] | None:
     ints, pointers = ctypes.POINTER(ctypes.c_int), ctypes.POINTER(ctypes.c_void_p)
     query = _egl_function(egl, "eglQueryDevicesEXT", ctypes.c_uint, ctypes.c_int, pointers, ints)
     text = _egl_function(egl, "eglQueryDeviceStringEXT", ctypes.c_char_p, ctypes.c_void_p, ctypes.c_int)
-    attrib = _egl_function(
-        egl,
-        "eglQueryDeviceAttribEXT",
-        ctypes.c_uint,
-        ctypes.c_void_p,
-        ctypes.c_int,
-        ctypes.POINTER(ctypes.c_ssize_t),
-    )
+    size = ctypes.POINTER(ctypes.c_ssize_t)
+    attrib = _egl_function(egl, "eglQueryDeviceAttribEXT", ctypes.c_uint, ctypes.c_void_p, ctypes.c_int, size)
     handles, count = (ctypes.c_void_p * max_devices)(), ctypes.c_int(0)
     if query is None or text is None or not query(max_devices, handles, ctypes.byref(count)):
         return []
-    return [_describe(i, handles[i], text, attrib) for i in range(count.value)]
-
-
-def _describe(index: int, handle, text, attrib) -> EglDevice:
-    extensions = (text(handle, _EGL_EXTENSIONS) or b"").decode()
-    value = ctypes.c_ssize_t(-1)
-    has_cuda = "EGL_NV_device_cuda" in extensions and attrib is not None
-    if has_cuda and not attrib(handle, _EGL_CUDA_DEVICE_NV, ctypes.byref(value)):
-        has_cuda = False
-    return EglDevice(index, "EGL_MESA_device_software" in extensions, value.value if has_cuda else None)
+    devices = []
+    for index in range(count.value):
+        extensions, cuda = (text(handles[index], _EGL_EXTENSIONS) or b"").decode(), ctypes.c_ssize_t(-1)
+        has_cuda = "EGL_NV_device_cuda" in extensions and attrib is not None
+        has_cuda = has_cuda and attrib(handles[index], _EGL_CUDA_DEVICE_NV, ctypes.byref(cuda))
+        is_software = "EGL_MESA_device_software" in extensions
+        devices.append(EglDevice(index, is_software, cuda.value if has_cuda else None))
+    return devices
 
 
 def _error_of(child: "subprocess.CompletedProcess[str]") -> str:
@@ -171,7 +166,13 @@ def choose(render: str, environ=os.environ) -> GlChoice:
         if render == "gpu":
             raise
         devices, note = None, f"frames are rendered on the CPU: {error}"
-    configured = _configured_device(environ, devices or [])
+    configured, value = None, environ.get("MUJOCO_EGL_DEVICE_ID", "")
+    if value:
+        if not value.isdigit() or int(value) >= len(devices or []):
+            count = len(devices or [])
+            expected = f"expected 0 to {count - 1} ({count} found), or unset it"
+            raise ValueError(f"MUJOCO_EGL_DEVICE_ID={value!r} is not an EGL device; {expected}")
+        configured = devices[int(value)]
     if render != "cpu":
         gpu = configured if configured is not None else next(iter(visible_gpus(devices or [], environ)), None)
         if gpu is not None and not gpu.software:
@@ -182,8 +183,12 @@ def choose(render: str, environ=os.environ) -> GlChoice:
             if render == "gpu":
                 raise RuntimeError(f"{reason}; choose render mode 'cpu'")
             note = f"{reason}: frames are rendered on the CPU"
+        elif render == "gpu" and devices is None:
+            raise RuntimeError(f"render mode 'gpu' needs EGL, and libEGL.so.1 is missing. Install it: {APT_PACKAGES}")
         elif render == "gpu":
-            raise RuntimeError(_no_gpu(devices))
+            found = f"render mode 'gpu' found no GPU among {len(devices)} EGL devices"
+            slower = "or choose render mode 'cpu' (slower; few pixels differ by more than 8 levels)"
+            raise RuntimeError(f"{found}; {_GPU_HINT}, {slower}")
     if note:
         return _software(devices, note)
     note = "this machine has a GPU, but EGL lists none: frames are rendered on the CPU; " + _GPU_HINT
@@ -222,19 +227,6 @@ def spread(number: int, environ=os.environ) -> dict[str, str]:
     return {"MUJOCO_EGL_DEVICE_ID": str(gpus[number % len(gpus)].index)}
 
 
-def _configured_device(environ, devices: list[EglDevice]) -> EglDevice | None:
-    """Return the device of MUJOCO_EGL_DEVICE_ID, None when it is unset."""
-    value = environ.get("MUJOCO_EGL_DEVICE_ID", "")
-    if value == "":
-        return None
-    if not value.isdigit() or int(value) >= len(devices):
-        raise ValueError(
-            f"MUJOCO_EGL_DEVICE_ID={value!r} is not an EGL device; "
-            f"expected 0 to {len(devices) - 1} ({len(devices)} found), or unset it"
-        )
-    return devices[int(value)]
-
-
 def visible_gpus(devices: list[EglDevice], environ=os.environ) -> list[EglDevice]:
     """Return the GPUs that may render: those of CUDA_VISIBLE_DEVICES in its order, which is not EGL's; all without it.
 
@@ -247,41 +239,19 @@ def visible_gpus(devices: list[EglDevice], environ=os.environ) -> list[EglDevice
         return gpus
     numbers = [word.strip() for word in visible.split(",")]
     if any(name.startswith(("GPU-", "MIG-")) for name in numbers):
-        by_uuid = gpu_numbers()
+        by_uuid, number = {}, ""
+        if shutil.which("nvidia-smi"):  # a MIG slice's line follows its GPU's
+            listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=TRY_S).stdout
+            for line in listed.splitlines():
+                if gpu := re.match(r"GPU (\d+):", line):
+                    number = gpu[1]
+                if uuid := re.search(r"UUID: ([\w/-]+)", line):
+                    by_uuid[uuid[1]] = number
         if not by_uuid and len(gpus) == 1:
             return gpus
         # CUDA accepts a prefix of a UUID too
         numbers = [next((n for uuid, n in by_uuid.items() if uuid.startswith(name)), name) for name in numbers]
     return [device for number in numbers for device in gpus if number.isdigit() and device.cuda == int(number)]
-
-
-def gpu_numbers() -> dict[str, str]:
-    """Return the number of the GPU behind each UUID of `nvidia-smi -L`, a MIG slice's among them; {} without it."""
-    if shutil.which("nvidia-smi") is None:
-        return {}
-    lines = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=TRY_S).stdout.splitlines()
-    numbers, number = {}, ""
-    for line in lines:
-        if gpu := re.match(r"GPU (\d+):", line):
-            number = gpu[1]
-        if uuid := re.search(r"UUID: ([\w/-]+)", line):
-            numbers[uuid[1]] = number
-    return numbers
-
-
-_GPU_HINT = (
-    "in a container set NVIDIA_DRIVER_CAPABILITIES=all (it must hold 'graphics') and check that "
-    "/usr/share/glvnd/egl_vendor.d/10_nvidia.json exists"
-)
-
-
-def _no_gpu(devices: list[EglDevice] | None) -> str:
-    if devices is None:
-        return f"render mode 'gpu' needs EGL, and libEGL.so.1 is missing. Install it: {APT_PACKAGES}"
-    return (
-        f"render mode 'gpu' found no GPU among {len(devices)} EGL devices; {_GPU_HINT}, "
-        "or choose render mode 'cpu' (slower; few pixels differ by more than 8 levels)"
-    )
 
 
 if __name__ == "__main__":

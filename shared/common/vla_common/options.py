@@ -64,8 +64,8 @@ class Option:
 
     @property
     def flag(self) -> str:
-        """The flag's name: max-steps."""
-        return self.name.replace("_", "-")
+        """The flag's name: max-steps; a name like a Python keyword ends with "_"."""
+        return self.name.rstrip("_").replace("_", "-")
 
 
 class Options:

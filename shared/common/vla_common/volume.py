@@ -5,6 +5,8 @@ New directories belong to the owner of the volume, also if a container creates t
 library only.
 """
 
+from __future__ import annotations
+
 import argparse
 import errno
 import itertools
@@ -34,6 +36,16 @@ class VolumeError(OSError):
     """The volume is missing, read-only or full; the message has the next step."""
 
 
+class _Directory:
+    """A directory of the layout as an attribute of a volume: created if it is missing."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
+
+    def __get__(self, volume: Volume, owner: type) -> Path:
+        return make_directory(volume.path(self.name), volume.root)
+
+
 class Volume:
     """The shared volume under `root`, else under $VLALAB_VOLUME, else the repository's shared/volume.
 
@@ -54,41 +66,14 @@ class Volume:
             raise ValueError(f"the volume has no directory {directory!r}; choose one of {', '.join(DIRECTORIES)}")
         return self.root / directory
 
-    @property
-    def checkpoints(self) -> Path:
-        return self._directory("checkpoints")
-
-    @property
-    def hf(self) -> Path:
-        return self._directory("hf")
-
-    @property
-    def datasets(self) -> Path:
-        return self._directory("datasets")
-
-    @property
-    def assets(self) -> Path:
-        return self._directory("assets")
-
-    @property
-    def runs(self) -> Path:
-        return self._directory("runs")
-
-    @property
-    def demonstrations(self) -> Path:
-        return self._directory("demonstrations")
-
-    @property
-    def notebooks(self) -> Path:
-        return self._directory("notebooks")
-
-    @property
-    def logs(self) -> Path:
-        return self._directory("logs")
-
-    def _directory(self, name: str) -> Path:
-        with _entered(self.path(name), self.root):
-            return self.path(name)
+    checkpoints = _Directory()
+    hf = _Directory()
+    datasets = _Directory()
+    assets = _Directory()
+    runs = _Directory()
+    demonstrations = _Directory()
+    notebooks = _Directory()
+    logs = _Directory()
 
     def prepare(self, uid: int, gid: int) -> list[Path]:
         """Make the volume and its directories writable for a user; return those whose owner changed.
@@ -100,11 +85,8 @@ class Volume:
         for path in (self.root, *map(self.path, DIRECTORIES)):
             is_new = not path.is_dir()
             with _entered(path, self.root) as directory:
-                if (
-                    (is_new or not _may_write(directory, uid, gid))
-                    and _hand_over(directory, path, uid, gid)
-                    and not is_new
-                ):
+                must_change = is_new or not _may_write(directory, uid, gid)
+                if must_change and _hand_over(directory, path, uid, gid) and not is_new:
                     changed.append(path)
         return changed
 
@@ -112,13 +94,14 @@ class Volume:
         return f"Volume({str(self.root)!r})"
 
 
-def make_directory(path: Path) -> Path:
+def make_directory(path: Path, root: Path | None = None) -> Path:
     """Create a directory and its missing parents, owned by the owner of the existing parent; return `path`.
 
     Raises VolumeError if it is read-only, full, another user's, a file, or behind a link: links below the volume's root
-    are not followed, since any user with write access could redirect root with one.
+    are not followed, since any user with write access could redirect root with one. root: by default the one that
+    `Volume()` has.
     """
-    named = os.environ.get(VARIABLE) or _repository_volume()
+    named = root or os.environ.get(VARIABLE) or _repository_volume()
     with _entered(path, Path(named).expanduser().absolute() if named else None):
         return path
 
@@ -146,7 +129,8 @@ def replace_directory(directory: Path, make: Callable[[Path], object]) -> Path:
     try:
         make(make_directory_without_links(draft))
         if os.path.lexists(directory):
-            directory.rename(_free_name(directory))
+            names = (directory.with_name(f"{directory.name}.before-{number}") for number in itertools.count(1))
+            directory.rename(next(name for name in names if not os.path.lexists(name)))
         draft.rename(directory)
     except Exception as error:
         if entrypoint.is_full_disk(error):  # reported now: deleting the draft frees the space
@@ -156,11 +140,6 @@ def replace_directory(directory: Path, make: Callable[[Path], object]) -> Path:
     finally:
         shutil.rmtree(draft, ignore_errors=True)
     return directory
-
-
-def _free_name(directory: Path) -> Path:
-    names = (directory.with_name(f"{directory.name}.before-{number}") for number in itertools.count(1))
-    return next(name for name in names if not os.path.lexists(name))
 
 
 @contextmanager
@@ -173,19 +152,14 @@ def _entered(path: Path, root: Path | None) -> Iterator[int]:
     try:
         with anchored.directory(start, *path.relative_to(start).parts, make=True) as descriptor:
             yield descriptor
-    except anchored.LinkError as error:
-        raise VolumeError(
-            error.errno,
-            f"cannot create the directory {path}: at {error.filename} {error.strerror}; remove it (or mount a "
-            f"directory there instead), or set {VARIABLE} to a directory you can write to",
-        ) from error
     except VolumeError:
         raise
     except OSError as error:
-        raise VolumeError(
-            error.errno,
-            f"cannot create the directory {path}: {error.strerror}; set {VARIABLE} to a directory you can write to",
-        ) from error
+        reason, remedy = error.strerror, f"set {VARIABLE} to a directory you can write to"
+        if isinstance(error, anchored.LinkError):
+            reason = f"at {error.filename} {error.strerror}"
+            remedy = f"remove it (or mount a directory there instead), or {remedy}"
+        raise VolumeError(error.errno, f"cannot create the directory {path}: {reason}; {remedy}") from error
 
 
 def _may_write(directory: int, uid: int, gid: int) -> bool:

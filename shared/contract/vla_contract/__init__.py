@@ -33,29 +33,17 @@ if TYPE_CHECKING:
     from vla_contract.server.app import create_app as create_app
     from vla_contract.server.serving import serve as serve
 
-_HOME = {
-    "ActionChunk": "protocol.types",
-    "Checkpoint": "protocol.info",
-    "ContractError": "protocol.errors",
-    "GRIPPER_CLOSES": "protocol.parts",
-    "GRIPPER_OPENS": "protocol.parts",
-    "HAND_STATE": "protocol.parts",
-    "InvalidObservation": "protocol.errors",
-    "OSC_POSE": "protocol.parts",
-    "Observation": "protocol.types",
-    "Part": "protocol.parts",
-    "Policy": "protocol.types",
-    "PolicyClient": "client.client",
-    "PolicyInfo": "protocol.info",
-    "PolicyError": "protocol.errors",
-    "PolicyLost": "protocol.errors",
-    "PolicyRefused": "protocol.errors",
-    "PolicyUnavailable": "protocol.errors",
-    "SessionLost": "protocol.errors",
-    "UnknownSession": "protocol.errors",
-    "create_app": "server.app",
-    "serve": "server.serving",
+_NAMES = {
+    "client.client": "PolicyClient",
+    "protocol.errors": "ContractError InvalidObservation PolicyError PolicyLost PolicyRefused PolicyUnavailable "
+    "SessionLost UnknownSession",
+    "protocol.info": "Checkpoint PolicyInfo",
+    "protocol.parts": "GRIPPER_CLOSES GRIPPER_OPENS HAND_STATE OSC_POSE Part",
+    "protocol.types": "ActionChunk Observation Policy",
+    "server.app": "create_app",
+    "server.serving": "serve",
 }
+_HOME = {name: module for module, names in _NAMES.items() for name in names.split()}
 
 __all__ = sorted(_HOME)
 

@@ -10,7 +10,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import contextmanager, suppress
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -82,30 +82,27 @@ class LiberoFiles(Dataset):
             raise DatasetError(f"{self.directory} has no file that ends in {' or '.join(SUFFIXES)}")
         self._demos, self.episodes, self.tasks = [], [], {}
         for path in paths:
-            self._list(path)
+            with opened(path) as file:
+                require_inside(file, path)
+                if "data" not in file:
+                    names = ", ".join(file) or "nothing"
+                    raise DatasetError(f"{path} has no group 'data'; expected LIBERO's data/demo_0/…, found {names}")
+                data = file["data"]
+                text = instruction(data, path)
+                demos = [name for name in data if name.startswith("demo_")]
+                for name in sorted(demos, key=lambda name: int(name[5:]) if name[5:].isdigit() else -1):
+                    if "actions" not in data[name]:
+                        raise DatasetError(f"{path}: {name} has no actions; expected data/{name}/actions")
+                    if "obs" not in data[name]:
+                        raise DatasetError(f"{path}: {name} has no observations (obs); {MAKE_OBSERVATIONS}")
+                    self.episodes.append(Episode(len(self.episodes), (text,), len(data[name]["actions"])))
+                    self._demos.append((path, name))
+            if text not in self.tasks.values():
+                self.tasks[len(self.tasks)] = text
         if not self.episodes:
             raise DatasetError(f"{self.directory} holds no demonstrations; expected data/demo_0, … in {paths[0].name}")
         self._listed = tuple(self.episodes)
         self._task_numbers = {text: number for number, text in self.tasks.items()}
-
-    def _list(self, path: Path) -> None:
-        with opened(path) as file:
-            require_inside(file, path)
-            if "data" not in file:
-                names = ", ".join(file) or "nothing"
-                raise DatasetError(f"{path} has no group 'data'; expected LIBERO's data/demo_0/…, found {names}")
-            data = file["data"]
-            text = instruction(data, path)
-            demos = [name for name in data if name.startswith("demo_")]
-            for name in sorted(demos, key=lambda name: int(name[5:]) if name[5:].isdigit() else -1):
-                if "actions" not in data[name]:
-                    raise DatasetError(f"{path}: {name} has no actions; expected data/{name}/actions")
-                if "obs" not in data[name]:
-                    raise DatasetError(f"{path}: {name} has no observations (obs); {MAKE_OBSERVATIONS}")
-                self.episodes.append(Episode(len(self.episodes), (text,), len(data[name]["actions"])))
-                self._demos.append((path, name))
-        if text not in self.tasks.values():
-            self.tasks[len(self.tasks)] = text
 
     @cached_property
     def _cameras(self) -> dict[str, tuple[str, tuple[int, ...]]]:
@@ -183,11 +180,8 @@ class LiberoFiles(Dataset):
     def images_path(self, episode_index: int, video_key: str) -> Path:
         return self._demos[episode_index][0]
 
+    @cache  # noqa: B019  a program opens few sets, each for as long as it runs
     def statistics(self) -> statistics.Statistics:
-        return self._statistics
-
-    @cached_property
-    def _statistics(self) -> statistics.Statistics:
         return statistics.of_episodes(self.columns(episode.index) for episode in self.episodes)
 
 

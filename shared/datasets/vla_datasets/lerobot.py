@@ -19,7 +19,6 @@ from vla_common.regular_files import Opener
 from vla_datasets import metadata, statistics, tables, v3, videos
 from vla_datasets.dataset import Dataset
 from vla_datasets.errors import DatasetError
-from vla_datasets.metadata import Episode
 
 VERSIONS = ("v2.0", "v2.1", v3.VERSION)
 REQUIRED = ("codebase_version", "fps", "features", "data_path")
@@ -46,31 +45,24 @@ class LeRobotDataset(Dataset):
         self.source = self._read_optional(metadata.SOURCE)
         self._videos, self._columns = videos.OpenVideos(), OrderedDict()
         self._file: tuple[Path, Sequence[str] | None, Any] | None = None  # the data file read last, in v3.0
-        self._locations: list[v3.Location] = []  # of v3.0
-        if self.is_v3:
-            self._open_v3()
-        else:
+        self._statistics: dict[bool, statistics.Statistics] = {}  # of all episodes, or without those left out
+        if not self.is_v3:
             self.episodes = metadata.episodes(self.directory, opener)
             self.tasks = metadata.tasks(self.directory, opener)
-        self._statistics: dict[bool, statistics.Statistics] = {}  # of all episodes, or without those left out
-
-    def _open_v3(self) -> None:
-        """Read meta/ and compare it with the files. Raises DatasetError with the first difference."""
+            return
         keys = [key for key in self.video_keys if self.features[key]["dtype"] == "video"]
-        self.tasks = v3.read_tasks(self.directory, self.opener)
-        self.episodes, self._locations = v3.read_episodes(self.directory, keys, self.opener)
-        counted = {"total_episodes": len(self.episodes), "total_frames": len(self)}
-        for name, count in counted.items():
+        self.tasks = v3.read_tasks(self.directory, opener)
+        self.episodes, self._locations = v3.read_episodes(self.directory, keys, self.fps, self._path, opener)
+        for name, count in (("total_episodes", len(self.episodes)), ("total_frames", len(self))):
             if self.info.get(name, count) != count:
                 stated = f"{name} is {self.info[name]}; {v3.EPISODES} has {count}"
                 raise DatasetError(f"{self.directory / metadata.INFO}: {stated}: {v3.COPY_AGAIN}")
-        paths = [self.data_path(episode.index) for episode in self.episodes]
-        self.episodes = v3.tasks_of_rows(paths, self.episodes, self._locations, self.tasks, self.opener)
+        self.episodes = v3.tasks_of_rows(self.episodes, self._locations, self.tasks, opener)
         self._check_clips(keys)
 
     def _check_clips(self, keys: Sequence[str]) -> None:
         for key in keys:
-            v3.check_clips([self.clip(episode.index, key) for episode in self.episodes], self._locations, key, self.fps)
+            v3.check_clips([location.clips[key] for location in self._locations], self.fps)
 
     @property
     def is_v3(self) -> bool:
@@ -89,18 +81,16 @@ class LeRobotDataset(Dataset):
 
     def data_path(self, episode_index: int) -> Path:
         """Return the path of an episode's rows, in v3.0 of other episodes' too."""
-        if not self.is_v3:
-            return self._path("data_path", self._episode_numbers(episode_index))
-        return self._path("data_path", dict(zip(metadata.FILE_FIELDS, self._location(episode_index).file, strict=True)))
+        if self.is_v3:
+            return self._location(episode_index).path
+        return self._path("data_path", metadata.EPISODE_FIELDS, self._episode_numbers(episode_index))
 
     def clip(self, episode_index: int, video_key: str) -> videos.Clip:
         """Return an episode's video, in v3.0 its part of one."""
-        if not self.is_v3:
-            return videos.Clip(self._path("video_path", self._episode_numbers(episode_index), video_key))
-        location = self._location(episode_index)
-        clip = location.clips[video_key]
-        path = self._path("video_path", dict(zip(metadata.FILE_FIELDS, clip.file, strict=True)), video_key)
-        return videos.Clip(path, clip.start_s, location.length)
+        if self.is_v3:
+            return self._location(episode_index).clips[video_key]
+        numbers = self._episode_numbers(episode_index)
+        return videos.Clip(self._path("video_path", metadata.EPISODE_FIELDS, numbers, video_key))
 
     def video_path(self, episode_index: int, video_key: str) -> Path:
         """Return the path of an episode's video, in v3.0 of other episodes' too."""
@@ -114,6 +104,18 @@ class LeRobotDataset(Dataset):
         if not 0 <= episode_index < len(self._locations):
             raise DatasetError(f"{self.name} has no episode {episode_index}; it has {len(self._locations)}")
         return self._locations[episode_index]
+
+    def _episode_numbers(self, episode_index: int) -> tuple[int, int]:
+        return episode_index // (self.info.get("chunks_size") or metadata.CHUNK), episode_index
+
+    def _path(self, pattern: str, fields: Sequence[str], numbers: Sequence[int], video_key: str = "") -> Path:
+        if self.info.get(pattern) is None:
+            raise DatasetError(f"{self.directory / metadata.INFO} has no {pattern}; expected {metadata.VIDEO_PATH}")
+        name = metadata.fill_template(self.info[pattern], dict(zip(fields, numbers, strict=True)), video_key)
+        if name.startswith("/") or ".." in Path(name).parts:
+            problem = f"{self.directory / metadata.INFO}: {pattern} gives {name!r:.200}, outside the data set"
+            raise DatasetError(f"{problem}; expected a path in it, relative and without '..'")
+        return self.directory / name
 
     def images_path(self, episode_index: int, video_key: str) -> Path:
         is_video = self.features[video_key]["dtype"] == "video"
@@ -133,13 +135,13 @@ class LeRobotDataset(Dataset):
         if not self.is_v3:
             return tables.read(path, self.opener, names)
         location = self._location(episode_index)
+        span = location.first_row, location.first_row + location.length
         images = [key for key in self.video_keys if self.features[key]["dtype"] == "image"]
         numbers = tuple(name for name in names or self.column_keys if name not in images)
         if self._file is None or self._file[:2] != (path, numbers):
             self._file = path, numbers, tables.read(path, self.opener, numbers)
         table = self._file[2].slice(location.first_row, location.length)
         for key in images if names is None else set(images).intersection(names):
-            span = (location.first_row, location.first_row + location.length)
             column = tables.read(path, self.opener, [key], span)
             table = table.append_column(key, column.column(key)) if key in column.column_names else table
         return table
@@ -206,9 +208,9 @@ class LeRobotDataset(Dataset):
         notes = []
         for key, rows in statistics.all_rows(self._all_columns(sorted(columns))).items():
             compared = {name: values for name, values in stated.get(key, {}).items() if not names or name in names}
-            for departure in statistics.departures(key, compared, rows):
-                text = f"{self.directory / metadata.STATS}: {departure}; write the rows' statistics: {command}"
-                if departure.grave:
+            for text, is_grave in statistics.departures(key, compared, rows):
+                text = f"{self.directory / metadata.STATS}: {text}; write the rows' statistics: {command}"
+                if is_grave:
                     raise DatasetError(text)
                 notes.append(text)
         return notes
@@ -226,74 +228,47 @@ class LeRobotDataset(Dataset):
         """Return the statistics of the rows as they are now."""
         return statistics.of_episodes(self._all_columns())
 
-    def write_statistics(self) -> list[Path]:
-        """Write stats.json and, from v2.1 on, the statistics of every episode, from rows and frames; return the paths.
-
-        No other method writes into a data set.
-        """
-        path = self.directory / metadata.STATS
-        if self.is_v3:
-            return [path, *self._write_v3_statistics(path)]
-        metadata.write_json(path, statistics.plain(self.computed_statistics()))
-        self._statistics.clear()
-        if self.info["codebase_version"] != "v2.1":
-            return [path]
-        lines = [
-            {"episode_index": episode.index, "stats": self._episode_statistics(episode)} for episode in self.episodes
-        ]
-        metadata.write_lines(self.directory / metadata.EPISODES_STATS, lines)
-        return [path, self.directory / metadata.EPISODES_STATS]
-
     def v3_statistics(self, levels: Mapping[str, tuple[np.ndarray, int]]) -> dict[str, dict[str, np.ndarray]]:
         """Return stats.json of v3.0, of the rows as they are now. levels: of each camera's images, see statistics."""
         stats = {key: statistics.of_rows(rows) for key, rows in statistics.all_rows(self._all_columns()).items()}
         return stats | {key: statistics.of_levels(*of) for key, of in levels.items()}
 
-    def _write_v3_statistics(self, path: Path) -> list[Path]:
-        stats: list[dict[str, dict[str, list[Any]]]] = []
+    def write_statistics(self) -> list[Path]:
+        """Write stats.json and, from v2.1 on, the statistics of every episode, from rows and frames; return the paths.
+
+        No other method writes into a data set.
+        """
+        path, entries = self.directory / metadata.STATS, []
         totals: dict[str, tuple[Any, int]] = {}
-        for episode in self.episodes:
+        for episode in self.episodes if self.info["codebase_version"] != "v2.0" else ():
             entry = {}
             if episode.length:
+                of_column = statistics.of_rows if self.is_v3 else statistics.of_episode
                 columns = self.columns(episode.index)
-                entry = {key: statistics.of_rows(of) for key, of in columns.items() if of.dtype != object}
+                entry = {key: of_column(values) for key, values in columns.items() if values.dtype != object}
                 for key in self.video_keys:
-                    counts, images = statistics.levels_of(self.frames(episode.index, key))
-                    entry[key] = statistics.of_levels(counts, images)
-                    before = totals.get(key, (0, 0))
-                    totals[key] = before[0] + counts, before[1] + images
-            stats.append(statistics.plain(entry))
-        written = v3.write_statistics(self.directory, stats)
-        metadata.write_json(path, statistics.plain(self.v3_statistics(totals)))
+                    if os.path.lexists(self.images_path(episode.index, key)):  # v2.1 may lack a camera's videos
+                        counts, images = statistics.levels_of(self.frames(episode.index, key))
+                        stats = statistics.of_levels(counts, images)
+                        entry[key] = stats if self.is_v3 else statistics.without_quantiles(stats)
+                        before = totals.get(key, (0, 0))
+                        totals[key] = before[0] + counts, before[1] + images
+            entries.append(statistics.plain(entry))
+        written = [path]
+        if self.is_v3:
+            written += v3.write_statistics(self.directory, entries)
+        elif entries:
+            written.append(self.directory / metadata.EPISODES_STATS)
+            indices = (episode.index for episode in self.episodes)
+            lines = ({"episode_index": i, "stats": entry} for i, entry in zip(indices, entries, strict=True))
+            metadata.write_lines(written[1], lines)
+        stats = self.v3_statistics(totals) if self.is_v3 else self.computed_statistics()
+        metadata.write_json(path, statistics.plain(stats))
         self._statistics.clear()
         return written
 
-    def _episode_statistics(self, episode: Episode) -> dict[str, dict[str, list]]:
-        """Return an episode's entry of episodes_stats.jsonl, without missing videos."""
-        if not episode.length:
-            return {}
-        columns = {key: values for key, values in self.columns(episode.index).items() if values.dtype != object}
-        stats = {key: statistics.of_episode(values) for key, values in columns.items()}
-        for key in self.video_keys:
-            if os.path.lexists(self.images_path(episode.index, key)):
-                stats[key] = statistics.of_images(self.frames(episode.index, key))
-        return statistics.plain(stats)
-
-    def _episode_numbers(self, episode_index: int) -> dict[str, int]:
-        chunk = episode_index // (self.info.get("chunks_size") or metadata.CHUNK)
-        return dict(zip(metadata.EPISODE_FIELDS, (chunk, episode_index), strict=True))
-
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_file": None}
-
-    def _path(self, pattern: str, numbers: dict[str, int], video_key: str = "") -> Path:
-        if self.info.get(pattern) is None:
-            raise DatasetError(f"{self.directory / metadata.INFO} has no {pattern}; expected {metadata.VIDEO_PATH}")
-        name = metadata.fill_template(self.info[pattern], numbers, video_key)
-        if name.startswith("/") or ".." in Path(name).parts:
-            problem = f"{self.directory / metadata.INFO}: {pattern} gives {name!r:.200}, outside the data set"
-            raise DatasetError(f"{problem}; expected a path in it, relative and without '..'")
-        return self.directory / name
 
     def _read_optional(self, name: str) -> dict[str, Any] | None:
         path = self.directory / name

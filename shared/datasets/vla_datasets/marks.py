@@ -40,11 +40,10 @@ class Marks:
     @property
     def left_out(self) -> str:
         """The episodes that training leaves out, as text; empty if none."""
-        bad = [f"{len(self.bad)} marked as bad"] if self.bad else []
-        empty = (
-            [f"{len(self.empty)} without rows ({', '.join(map(str, self.empty[:MAX_LISTED]))})"] if self.empty else []
-        )
-        return f"{' and '.join(bad + empty)} are left out" if bad or empty else ""
+        texts = [f"{len(self.bad)} marked as bad"] if self.bad else []
+        if self.empty:
+            texts.append(f"{len(self.empty)} without rows ({', '.join(map(str, self.empty[:MAX_LISTED]))})")
+        return f"{' and '.join(texts)} are left out" if texts else ""
 
     def __str__(self) -> str:
         return f"marked as bad: {', '.join(map(str, self.bad)) or 'none'}"
@@ -77,10 +76,18 @@ def mark(dataset: Dataset, bad: Iterable[int] = (), good: Iterable[int] = ()) ->
     path = path_of(dataset.directory)
     with _locked(path.parent) as directory_fd:
         marks = Marks(tuple(sorted((set(read(dataset).bad) | bad) - good)))
+        partial = f"{path.name}.partial" if marks.bad else path.name
+        with suppress(FileNotFoundError):
+            os.unlink(partial, dir_fd=directory_fd)
         if marks.bad:
-            _write(directory_fd, path.name, json.dumps({"of": _identity(dataset), "bad": marks.bad}) + "\n")
-        else:
-            _remove(path.name, directory_fd)
+            # A new file, not another user's link; it gets the owner of its directory.
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+            with open(os.open(partial, flags, 0o644, dir_fd=directory_fd), "w", encoding="utf-8") as file:
+                file.write(json.dumps({"of": _identity(dataset), "bad": marks.bad}) + "\n")
+                if os.geteuid() == 0:
+                    owner = os.fstat(directory_fd)
+                    os.fchown(file.fileno(), owner.st_uid, owner.st_gid)
+            os.rename(partial, path.name, src_dir_fd=directory_fd, dst_dir_fd=directory_fd)
     return marks
 
 
@@ -140,25 +147,3 @@ def _locked(directory: Path) -> Iterator[int]:
             yield directory_fd
         finally:
             os.close(directory_fd)
-
-
-def _write(directory_fd: int, name: str, text: str) -> None:
-    """Write a file atomically; it gets the owner of its directory."""
-    partial = f"{name}.partial"
-    _remove(partial, directory_fd)
-    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644, dir_fd=directory_fd)
-    try:
-        with open(descriptor, "w", encoding="utf-8") as file:
-            file.write(text)
-            owner = os.fstat(directory_fd)
-            if os.geteuid() == 0:
-                os.fchown(file.fileno(), owner.st_uid, owner.st_gid)
-        os.rename(partial, name, src_dir_fd=directory_fd, dst_dir_fd=directory_fd)
-    except OSError:
-        _remove(partial, directory_fd)
-        raise
-
-
-def _remove(name: str, directory_fd: int) -> None:
-    with suppress(FileNotFoundError):
-        os.unlink(name, dir_fd=directory_fd)

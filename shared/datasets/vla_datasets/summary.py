@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from vla_common.counts import plural
 from vla_common.durations import format_duration
 from vla_common.entrypoint import single_line
 from vla_datasets import metadata
@@ -21,8 +22,8 @@ def describe_line(dataset: Dataset) -> str:
     took = format_duration(steps / dataset.fps)
     robot = dataset.info.get("robot_type") or "unknown robot"
     return single_line(
-        f"{dataset.name}: {layout(dataset)}, {robot}, {_count(len(dataset.episodes), 'episode')}, {steps:,} steps at "
-        f"{dataset.fps:g} fps ({took}), {_count(len(dataset.tasks), 'task')}, {size(dataset.directory) / 1e6:,.0f} MB"
+        f"{dataset.name}: {layout(dataset)}, {robot}, {plural(len(dataset.episodes), 'episode')}, {steps:,} steps at "
+        f"{dataset.fps:g} fps ({took}), {plural(len(dataset.tasks), 'task')}, {size(dataset.directory) / 1e6:,.0f} MB"
     )
 
 
@@ -36,10 +37,6 @@ def size(directory: Path) -> int:
     """Return the size of a data set in bytes."""
     paths = metadata.files_below(directory) if directory.is_dir() else [directory]
     return sum(path.stat().st_size for path in paths if path.is_file())
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def names_of(dataset: Dataset, column: str) -> list[str]:
@@ -77,7 +74,7 @@ def describe(dataset: Dataset) -> Iterator[str]:
     yield describe_line(dataset)
     yield from _table("features", schema(dataset))
     yield from _table(
-        "tasks", [(str(i), text, _count(n, "episode"), f"{s:,} steps") for i, text, n, s in tasks(dataset)]
+        "tasks", [(str(i), text, plural(n, "episode"), f"{s:,} steps") for i, text, n, s in tasks(dataset)]
     )
     lengths = sorted(episode.length for episode in dataset.episodes) or [0]
     if empty := [str(episode.index) for episode in dataset.episodes if not episode.length]:
@@ -114,13 +111,13 @@ def verdict(faults: Sequence[DatasetFault]) -> Iterator[str]:
     for fault in sorted(faults, key=lambda fault: not fault.grave):
         kinds.setdefault((fault.grave, fault.row, fault.message), []).append(fault)
     for alike in list(kinds.values())[:MAX_FAULTS]:
-        repeats = f" (and in {_count(len(alike) - 1, 'other file')})" if alike[1:] else ""
+        repeats = f" (and in {plural(len(alike) - 1, 'other file')})" if alike[1:] else ""
         yield single_line(f"{alike[0]}{repeats}")
     if len(kinds) > MAX_FAULTS:
         yield f"… and {len(kinds) - MAX_FAULTS} more kinds"
     grave = sum(fault.grave for fault in faults)
     notes = len(faults) - grave
-    totals = [_count(number, noun) for number, noun in ((grave, "fault"), (notes, "note")) if number]
+    totals = [plural(number, noun) for number, noun in ((grave, "fault"), (notes, "note")) if number]
     yield ", ".join(totals) if totals else "no faults"
 
 

@@ -91,14 +91,6 @@ def array(column: pa.ChunkedArray, label: str) -> np.ndarray:
     return values.to_numpy(zero_copy_only=False)
 
 
-ParquetWriter = pq.ParquetWriter
-
-
-def write_table(path: Path, table: pa.Table) -> None:
-    """Write a table as a parquet file."""
-    pq.write_table(table, path)
-
-
 def write(path: Path, values: Mapping[str, np.ndarray]) -> None:
     """Write arrays [T] and [T, n] as a parquet file, atomically."""
     with metadata.replacing(path) as partial:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -31,26 +31,17 @@ STATS = "stats/"  # prefix of the columns of an episode's statistics
 TEXT_COLUMNS = ("task", "__index_level_0__")  # of tasks.parquet: pandas writes an index under its name or this one
 COPY_AGAIN = "copy or download the set again"
 
-File = tuple[int, int]  # chunk_index, file_index
-
-
-@dataclass(frozen=True)
-class ClipTimes:
-    """An episode's part of a video file."""
-
-    file: File
-    start_s: float
-    end_s: float
+PathOf = Callable[[str, Sequence[str], Sequence[int], str], Path]  # template's name, fields, numbers, video feature
 
 
 @dataclass(frozen=True)
 class Location:
-    """Where an episode is: `length` rows of a data file from `first_row` on, and a clip per video feature."""
+    """Where an episode is: `length` rows of `path` from `first_row` on, and a clip per video feature."""
 
-    file: File
+    path: Path
     first_row: int
     length: int
-    clips: Mapping[str, ClipTimes]
+    clips: Mapping[str, videos.Clip]
 
 
 def episode_files(directory: Path) -> list[Path]:
@@ -64,36 +55,45 @@ def episode_files(directory: Path) -> list[Path]:
 
 
 def read_episodes(
-    directory: Path, video_keys: Sequence[str], opener: Opener | None
+    directory: Path, video_keys: Sequence[str], fps: float, path_of: PathOf, opener: Opener | None
 ) -> tuple[list[Episode], list[Location]]:
     """Return the episodes and their locations. Raises DatasetError where their numbers or rows do not follow."""
     episodes: list[Episode] = []
     locations: list[Location] = []
-    next_rows: dict[File, int] = defaultdict(int)
-    end = 0
+    rows_before: dict[Path, int] = defaultdict(int)
+    end, last_file = 0, (0, 0)
     for path in episode_files(directory):
         names = (*NUMBERS, "tasks", *(f"videos/{key}/{name}" for key in video_keys for name in CLIP))
         table = tables.read(path, opener, names)
-        numbers = {name: _whole_numbers(table, name, path) for name in NUMBERS}
-        clips = {key: _clips(table, key, path) for key in video_keys}
+        numbers = [_whole_numbers(table, name, path) for name in NUMBERS]
         tasks = table.column("tasks").to_pylist() if "tasks" in table.column_names else [[]] * table.num_rows
-        for row, listed in enumerate(tasks):
-            index, length, first, last, chunk, number = (numbers[name][row] for name in NUMBERS)
-            file = chunk, number
+        clips = {key: _clip_columns(table, key, path) for key in video_keys}
+        for row, (listed, index, length, first, last, *file) in enumerate(zip(tasks, *numbers, strict=True)):
+            at = f"{path}, row {row}"
             if index != len(episodes):
-                raise DatasetError(f"{path}, row {row}: episode_index is {index}; expected {len(episodes)}")
+                raise DatasetError(f"{at}: episode_index is {index}; expected {len(episodes)}")
             if (first, last) != (end, end + length):
                 stated = f"dataset_from_index {first}, dataset_to_index {last}, length {length}"
-                expected = f"expected {end} to {end + length}, right after the previous episode"
-                raise DatasetError(f"{path}, row {row}: {stated}; {expected}")
+                raise DatasetError(
+                    f"{at}: {stated}; expected {end} to {end + length}, right after the previous episode"
+                )
             if not isinstance(listed, list) or not all(isinstance(text, str) for text in listed):
-                raise DatasetError(f"{path}, row {row}: tasks is {listed!r:.200}; expected a list of instructions")
-            if locations and file < locations[-1].file:
-                raise DatasetError(f"{path}, row {row}: episode {index} is in a data file before the last episode's")
-            end = last
+                raise DatasetError(f"{at}: tasks is {listed!r:.200}; expected a list of instructions")
+            if tuple(file) < last_file:
+                raise DatasetError(f"{at}: episode {index} is in a data file before the last episode's")
+            episode_clips = {}
+            for key, columns in clips.items():
+                *video_file, start_s, end_s = (column[row] for column in columns)
+                clip = videos.Clip(path_of("video_path", metadata.FILE_FIELDS, video_file, key), start_s, length)
+                if abs((end_s - start_s) * fps - length) > 0.5:
+                    label = clip_label(clip, index, fps, end_s)
+                    raise DatasetError(f"{label}; its {length} rows take {length / fps:.3f} s: {COPY_AGAIN}")
+                episode_clips[key] = clip
+            data = path_of("data_path", metadata.FILE_FIELDS, file, "")
             episodes.append(Episode(index, tuple(listed), length))
-            locations.append(Location(file, next_rows[file], length, {key: of[row] for key, of in clips.items()}))
-            next_rows[file] += length
+            locations.append(Location(data, rows_before[data], length, episode_clips))
+            rows_before[data] += length
+            end, last_file = last, tuple(file)
     return episodes, locations
 
 
@@ -104,14 +104,15 @@ def _whole_numbers(table: pa.Table, name: str, path: Path) -> list[int]:
     return [int(value) for value in values]
 
 
-def _clips(table: pa.Table, key: str, path: Path) -> list[ClipTimes]:
-    chunks, files = (_whole_numbers(table, f"videos/{key}/{name}", path) for name in CLIP[:2])
-    times = [_column(table, f"videos/{key}/{name}", path) for name in CLIP[2:]]
-    for name, values in zip(CLIP[2:], times, strict=True):
+def _clip_columns(table: pa.Table, key: str, path: Path) -> list[list[Any]]:
+    """Return the columns of CLIP for a video feature."""
+    columns: list[list[Any]] = [_whole_numbers(table, f"videos/{key}/{name}", path) for name in CLIP[:2]]
+    for name in CLIP[2:]:
+        values = _column(table, f"videos/{key}/{name}", path)
         if values.dtype.kind not in "iuf" or not (np.isfinite(values) & (values >= 0)).all():
             raise DatasetError(f"{path}: videos/{key}/{name} must be seconds from 0 on")
-    starts, ends = (values.astype(float).tolist() for values in times)
-    return [ClipTimes((chunks[row], files[row]), starts[row], ends[row]) for row in range(table.num_rows)]
+        columns.append(values.astype(float).tolist())
+    return columns
 
 
 def _column(table: pa.Table, name: str, path: Path) -> np.ndarray:
@@ -138,19 +139,15 @@ def read_tasks(directory: Path, opener: Opener | None) -> dict[int, str]:
 
 
 def tasks_of_rows(
-    paths: Sequence[Path],
-    episodes: Sequence[Episode],
-    locations: Sequence[Location],
-    tasks: Mapping[int, str],
-    opener: Opener | None,
+    episodes: Sequence[Episode], locations: Sequence[Location], tasks: Mapping[int, str], opener: Opener | None
 ) -> list[Episode]:
     """Return the episodes with the instructions of their rows' task_index; without that column, with the listed ones.
 
-    paths: of each episode's rows. Raises DatasetError where a file's rows are not those of its episodes.
+    Raises DatasetError where a file's rows are not those of its episodes.
     """
     complete = []
-    for path, entries in groupby(zip(paths, episodes, locations, strict=True), key=lambda entry: entry[0]):
-        group = [(episode, location) for _, episode, location in entries]
+    for path, pairs in groupby(zip(episodes, locations, strict=True), key=lambda pair: pair[1].path):
+        group = list(pairs)
         table = tables.read(path, opener, ("episode_index", "task_index"))
         indices = _column(table, "episode_index", path)
         expected = np.repeat([episode.index for episode, _ in group], [episode.length for episode, _ in group])
@@ -168,35 +165,33 @@ def tasks_of_rows(
             text = f"task_index is {numbers[odd[0]]}, which {TASKS} does not have (it has {len(tasks)} tasks)"
             raise DatasetError(f"{path}, row {odd[0]}: {text}: {COPY_AGAIN}")
         for episode, location in group:
-            own = numbers[location.first_row : location.first_row + location.length]
-            _, firsts = np.unique(own, return_index=True)
-            texts = tuple(tasks[int(own[first])] for first in sorted(firsts))
+            own = numbers[location.first_row : location.first_row + episode.length].tolist()
+            texts = tuple(tasks[number] for number in dict.fromkeys(own))
             complete.append(Episode(episode.index, texts or episode.tasks, episode.length))
     return complete
 
 
-def check_clips(clips: Sequence[videos.Clip], locations: Sequence[Location], key: str, fps: float) -> None:
+def check_clips(clips: Sequence[videos.Clip], fps: float) -> None:
     """Raise DatasetError for a missing video, one that is too short, or episodes that share frames.
 
-    clips: of each episode, of the camera `key`.
+    clips: of one camera, one per episode.
     """
-    for path, group in groupby(sorted(enumerate(clips), key=lambda entry: (entry[1].path, entry[1].start_s)), _path_of):
+    in_order = sorted(enumerate(clips), key=lambda entry: (entry[1].path, entry[1].start_s))
+    for path, group in groupby(in_order, key=lambda entry: entry[1].path):
         count, end = videos.frame_count(path), 0
         videos.require_end(path)
         for index, clip in group:
-            end_s, first = locations[index].clips[key].end_s, round(clip.start_s * fps)
-            length = locations[index].length
-            label = f"{path}: {EPISODES} says that episode {index} is at {clip.start_s:.3f} to {end_s:.3f} s"
-            if abs((end_s - clip.start_s) * fps - length) > 0.5:
-                raise DatasetError(f"{label}; its {length} rows take {length / fps:.3f} s: {COPY_AGAIN}")
+            first, label = round(clip.start_s * fps), clip_label(clip, index, fps)
             if first < end:
                 raise DatasetError(f"{label}; the episode before ends at {end / fps:.3f} s: {COPY_AGAIN}")
-            if (end := first + length) > count:
+            if (end := first + (clip.length or 0)) > count:
                 raise DatasetError(f"{label}; the video has {count} frames, {count / fps:.3f} s: {COPY_AGAIN}")
 
 
-def _path_of(entry: tuple[int, videos.Clip]) -> Path:
-    return entry[1].path
+def clip_label(clip: videos.Clip, index: int, fps: float, end_s: float | None = None) -> str:
+    """Return where an episode's clip is, for errors. end_s: as it is stated, if it does not fit the length."""
+    end_s = clip.start_s + (clip.length or 0) / fps if end_s is None else end_s
+    return f"{clip.path}: {EPISODES} says that episode {index} is at {clip.start_s:.3f} to {end_s:.3f} s"
 
 
 def read_statistics(directory: Path) -> Iterator[tuple[Path, int, int, dict[str, dict[str, Any]]]]:
@@ -231,5 +226,5 @@ def write_statistics(directory: Path, stats: Sequence[Mapping[str, Mapping[str, 
         changed = with_statistics(table, stats[first : first + table.num_rows])
         first += table.num_rows
         with metadata.replacing(path) as partial:
-            tables.write_table(partial, changed)
+            tables.pq.write_table(changed, partial)
     return paths

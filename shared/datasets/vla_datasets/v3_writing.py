@@ -53,7 +53,11 @@ class V3Writer(Writer):
             for index, piece in enumerate(pieces)
         ]  # fmt: skip
         for file, episodes in _files([self.data_path(index) for index in range(len(rows))], MAX_MB["data"]):
-            self._join_rows(self.draft / v3.DATA_PATH.format(**file), episodes)
+            path, parts = self.draft / v3.DATA_PATH.format(**file), [self.data_path(index) for index in episodes]
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with tables.pq.ParquetWriter(path, tables.read(parts[0]).schema) as writer:
+                for part in parts:  # a row group per episode: one is read without the others
+                    writer.write_table(tables.read(part))
             for index in episodes:
                 rows[index] |= {f"data/{name}": number for name, number in file.items()}
         for key in self.cameras:
@@ -78,16 +82,12 @@ class V3Writer(Writer):
             "video_path": v3.VIDEO_PATH if self.cameras else None,
         }
         metadata.write_json(self.draft / metadata.INFO, info)
-        levels = {key: _summed([piece["levels"][key] for piece in pieces]) for key in self.cameras}
+        levels = {}
+        for key in self.cameras:
+            parts = [piece["levels"][key] for piece in pieces]
+            levels[key] = np.sum([part["counts"] for part in parts], axis=0), sum(part["images"] for part in parts)
         stats = LeRobotDataset(self.draft).v3_statistics(levels)  # which compares files and meta/, too
         metadata.write_json(self.draft / metadata.STATS, statistics.plain(stats))
-
-    def _join_rows(self, path: Path, episodes: list[int]) -> None:
-        """Write a data file with a row group per episode: one is read without the others."""
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tables.ParquetWriter(path, tables.read(self.data_path(episodes[0])).schema) as writer:
-            for index in episodes:
-                writer.write_table(tables.read(self.data_path(index)))
 
 
 def _files(paths: list[Path], max_mb: int) -> Iterator[tuple[dict[str, int], list[int]]]:
@@ -108,10 +108,6 @@ def file_numbers(number: int) -> dict[str, int]:
     return dict(zip(metadata.FILE_FIELDS, divmod(number, metadata.CHUNK), strict=True))
 
 
-def _summed(levels: list[Mapping[str, Any]]) -> tuple[np.ndarray, int]:
-    return np.sum([of["counts"] for of in levels], axis=0), sum(of["images"] for of in levels)
-
-
 def write_episodes(directory: Path, rows: list[dict[str, Any]], stats: list[Mapping[str, Any]]) -> None:
     """Write meta/episodes: the rows and the statistics of every episode."""
     for number, start in enumerate(range(0, len(rows), EPISODES_PER_FILE)):
@@ -121,7 +117,7 @@ def write_episodes(directory: Path, rows: list[dict[str, Any]], stats: list[Mapp
         )
         path = directory / v3.EPISODES / v3.FILE_PATH.format(**file)
         path.parent.mkdir(parents=True, exist_ok=True)
-        tables.write_table(path, v3.with_statistics(table, stats[span]))
+        tables.pq.write_table(v3.with_statistics(table, stats[span]), path)
 
 
 def write_tasks(directory: Path, tasks: Mapping[int, str]) -> None:
@@ -130,4 +126,5 @@ def write_tasks(directory: Path, tasks: Mapping[int, str]) -> None:
     index = {"field_name": "task", "name": "task", "pandas_type": "unicode", "numpy_type": "object"}
     pandas = {"index_columns": ["task"], "column_indexes": [], "columns": [column, index], "pandas_version": "2.0.0"}
     table = pa.table({"task_index": pa.array(list(tasks), pa.int64()), "task": list(tasks.values())})
-    tables.write_table(directory / v3.TASKS, table.replace_schema_metadata({"pandas": json.dumps(pandas)}))
+    table = table.replace_schema_metadata({"pandas": json.dumps(pandas)})
+    tables.pq.write_table(table, directory / v3.TASKS)

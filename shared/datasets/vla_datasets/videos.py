@@ -75,7 +75,7 @@ class Video:
             ]
         context = self._stream.codec_context
         self.codec, self.pixels, self.height, self.width = context.name, context.pix_fmt, context.height, context.width
-        self.rate = self._stream.average_rate
+        self.rate, self.time_base = self._stream.average_rate, float(self._stream.time_base)
         self.pts = sorted(packet.pts for packet in packets)
         keys = (packet for packet in packets if packet.is_keyframe)
         self._keys = sorted((key.pts, key.pts if key.dts is None else key.dts) for key in keys)
@@ -88,13 +88,7 @@ class Video:
     @property
     def seconds(self) -> list[float]:
         """The time of each frame."""
-        return [float(pts * self._stream.time_base) for pts in self.pts]
-
-    def frame_at(self, second: float) -> int:
-        """Return the number of the frame that is nearest to a time."""
-        pts = second / float(self._stream.time_base)
-        after = bisect_right(self.pts, pts)
-        return min(range(max(0, after - 1), min(after + 1, len(self))), key=lambda frame: abs(self.pts[frame] - pts))
+        return [pts * self.time_base for pts in self.pts]
 
     @property
     def longest_group(self) -> int:
@@ -168,7 +162,9 @@ class OpenVideos:
         requested = range(clip.length) if indices is None else [int(index) for index in indices]
         if odd := [index for index in requested if not 0 <= index < clip.length]:
             raise DatasetError(f"{clip.path}: the episode has {clip.length} frames; frame {odd[0]} does not exist")
-        first = video.frame_at(clip.start_s)
+        pts = clip.start_s / video.time_base
+        near = range(max(0, bisect_right(video.pts, pts) - 1), min(bisect_right(video.pts, pts) + 1, len(video)))
+        first = min(near, key=lambda frame: abs(video.pts[frame] - pts))
         return video.frames([first + index for index in requested])
 
     def __getstate__(self) -> dict:

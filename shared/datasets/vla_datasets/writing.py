@@ -7,7 +7,7 @@ resume. Several processes can write episodes at once.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -41,6 +41,20 @@ class EpisodeSlot:
     task: int
     instruction: str
     file: str = ""
+
+
+def episode_slots(
+    episodes: Iterable[Any], file_of: Callable[[Any], str] = lambda episode: ""
+) -> dict[int, EpisodeSlot]:
+    """Return the slot of each recorded episode by its `index`: rows do not depend on the order of writing."""
+    slots: dict[int, EpisodeSlot] = {}
+    tasks: dict[str, int] = {}
+    row = 0
+    for episode in episodes:
+        task = tasks.setdefault(episode.instruction, len(tasks))
+        slots[episode.index] = EpisodeSlot(episode.index, row, task, episode.instruction, file_of(episode))
+        row += episode.steps
+    return slots
 
 
 def draft(directory: Path) -> Path:
@@ -97,9 +111,21 @@ class Writer(DraftWriter):
     ):
         super().__init__(directory, source, resume)
         fps = int(fps) if float(fps).is_integer() else float(fps)
-        self.robot_type, self.fps, self.features = robot_type, fps, _full_features(features, fps)
-        self.modality = modality
+        self.robot_type, self.fps, self.modality = robot_type, fps, modality
         self._count, self._rows, self._tasks = 0, 0, {}
+        self.features: dict[str, dict[str, Any]] = {}  # of info.json
+        for name, feature in features.items():
+            dtype, shape = feature["dtype"], [int(size) for size in feature["shape"]]
+            self.features[name] = {"dtype": dtype, "shape": shape, "names": feature.get("names")}
+            if dtype == "video":
+                info = dict(zip(("height", "width", "channels"), shape, strict=True))
+                info |= {"codec": videos.CODEC, "pix_fmt": videos.PIXELS, "is_depth_map": False, "fps": fps}
+                info = {f"video.{key}": value for key, value in info.items()} | {"has_audio": False}
+                self.features[name] |= {"names": ["height", "width", "channels"], "info": info}
+            elif dtype not in tables.TYPES:
+                dtypes = ", ".join(("video", *tables.TYPES))
+                raise DatasetError(f"feature {name!r} has dtype {dtype!r}; expected one of {dtypes}")
+        self.features |= {name: {"dtype": of, "shape": [1], "names": None} for name, of in DEFAULT_COLUMNS.items()}
 
     def add(self, columns: Mapping[str, np.ndarray], frames: Mapping[str, np.ndarray], task: str) -> int:
         """Write the next episode; return its number.
@@ -165,20 +191,15 @@ class Writer(DraftWriter):
 
     def finish(self) -> LeRobotDataset:
         """Write meta/, move the set to its path and open it. Raises DatasetError if no episode was written."""
-        pieces = self.pieces()
-        self.write_meta(pieces)
+        numbers = sorted(self.written())
+        if numbers != list(range(len(numbers))) or not numbers:
+            raise DatasetError(f"{self.draft} has episodes {numbers or 'none'}; expected all from 0")
+        self.write_meta([metadata.read_json(self.piece(number)) for number in numbers])
         for name, value in ((metadata.MODALITY, self.modality), (metadata.SOURCE, self.source)):
             if value is not None:
                 metadata.write_json(self.draft / name, value)
         self.publish()
         return LeRobotDataset(self.directory)
-
-    def pieces(self) -> list[dict[str, Any]]:
-        """Return every episode's piece. Raises DatasetError if one is missing."""
-        numbers = sorted(self.written())
-        if numbers != list(range(len(numbers))) or not numbers:
-            raise DatasetError(f"{self.draft} has episodes {numbers or 'none'}; expected all from 0")
-        return [metadata.read_json(self.piece(number)) for number in numbers]
 
     def write_meta(self, pieces: list[dict[str, Any]]) -> None:
         """Write the files of meta/ that describe the episodes."""
@@ -224,20 +245,3 @@ class Writer(DraftWriter):
 def tasks_of(pieces: list[dict[str, Any]]) -> dict[int, str]:
     """Return the instructions of the episodes by task_index."""
     return dict(sorted((piece["task_index"], piece["task"]) for piece in pieces))
-
-
-def _full_features(features: Mapping[str, Mapping[str, Any]], fps: float) -> dict[str, dict[str, Any]]:
-    """Return the features of info.json: with LeRobot's own columns and the format of each video."""
-    full: dict[str, dict[str, Any]] = {}
-    for name, feature in features.items():
-        dtype, shape = feature["dtype"], [int(size) for size in feature["shape"]]
-        full[name] = {"dtype": dtype, "shape": shape, "names": feature.get("names")}
-        if dtype == "video":
-            info = dict(zip(("height", "width", "channels"), shape, strict=True))
-            info |= {"codec": videos.CODEC, "pix_fmt": videos.PIXELS, "is_depth_map": False, "fps": fps}
-            info = {f"video.{key}": value for key, value in info.items()} | {"has_audio": False}
-            full[name] |= {"names": ["height", "width", "channels"], "info": info}
-        elif dtype not in tables.TYPES:
-            dtypes = ", ".join(("video", *tables.TYPES))
-            raise DatasetError(f"feature {name!r} has dtype {dtype!r}; expected one of {dtypes}")
-    return full | {name: {"dtype": dtype, "shape": [1], "names": None} for name, dtype in DEFAULT_COLUMNS.items()}

@@ -19,21 +19,19 @@ def check_sees(policy: Policy, example: Callable[[int], Observation]) -> None:
 
     example: grey level (0 to 255) -> an observation whose images have it.
     """
-    black, white = (_answer(policy, example(level)) for level in (0, 255))
+    actions = []
+    for level in (0, 255):
+        try:
+            chunk = policy.act([example(level)])[0]
+        except ValueError as error:  # ActionChunk rejects NaN and infinity
+            problem = f"the test inference gave an invalid action: {error}"
+            raise CheckpointError(f"{problem}; the weights are damaged") from error
+        if isinstance(chunk, Exception):
+            raise CheckpointError(f"the test inference failed: {chunk}") from chunk
+        actions.append(chunk.actions)
     policy.reset(example(0).session)
-    if np.array_equal(black, white):
+    if np.array_equal(*actions):
         raise CheckpointError(
-            f"a black and a white image both give the action {black[0].tolist()}: the model does not see its "
+            f"a black and a white image both give the action {actions[0][0].tolist()}: the model does not see its "
             "image; the weights are damaged or their config.json is another model's: download them again"
         )
-
-
-def _answer(policy: Policy, observation: Observation) -> np.ndarray:
-    """Return the actions [T, n]."""
-    try:
-        chunk = policy.act([observation])[0]
-    except ValueError as error:  # ActionChunk rejects NaN and infinity
-        raise CheckpointError(f"the test inference gave an invalid action: {error}; the weights are damaged") from error
-    if isinstance(chunk, Exception):
-        raise CheckpointError(f"the test inference failed: {chunk}") from chunk
-    return chunk.actions

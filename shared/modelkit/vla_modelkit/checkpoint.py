@@ -61,6 +61,8 @@ def read_json(path: Path) -> dict[str, Any]:
 def _expected(path: Path) -> str:
     """Return the next step for a missing file, from the content of its directory."""
     directory = path.parent
+    if path.name != "config.json" and (directory / "config.json").is_file():
+        return f"copy {path.name} from the checkpoint that this one was fine-tuned from, or download it again"
     adapters = [root for root in (directory, directory / "lora_adapter") if (root / ADAPTER).is_file()]
     if path.name == "config.json" and adapters:
         base = read_json(adapters[0] / ADAPTER).get("base_model_name_or_path") or "its base model"
@@ -71,12 +73,8 @@ def _expected(path: Path) -> str:
         )
     if path.name == "config.json" and (inner := sorted(directory.glob("*/config.json"))):
         return f"the checkpoint is one level deeper: give {inner[0].parent}"
-    if path.name != "config.json" and (directory / "config.json").is_file():
-        return f"copy {path.name} from the checkpoint that this one was fine-tuned from, or download it again"
-    return (
-        "a checkpoint is a directory with config.json, *.safetensors and tokenizer files: get one with "
-        "`./lab checkpoint`"
-    )
+    content = "config.json, *.safetensors and tokenizer files"
+    return f"a checkpoint is a directory with {content}: get one with `./lab checkpoint`"
 
 
 def weight_files(directory: Path) -> list[Path]:

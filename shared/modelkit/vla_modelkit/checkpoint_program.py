@@ -103,13 +103,8 @@ def _main(kind: type[Settings], get: Callable[[Settings, Path], object]) -> None
     if not settings.tiny and settings.pinned()[0]:
         print(f"licence: {kind.LICENCE}\npage: huggingface.co/{settings.pinned()[0]}", flush=True)
     get(settings, directory)
-    _give_to_owner(directory)
-    print(f"checkpoint: {display_path(directory)}\nserve it: ./lab up {kind.MODEL} --checkpoint {directory.name}")
-
-
-def _give_to_owner(directory: Path) -> None:
-    """Give files that root made to the directory's owner, so that containers and their users can replace them."""
-    if os.geteuid() == 0:
+    if os.geteuid() == 0:  # so that containers and their users can replace the files that root made
         owner = directory.stat()
         for path in directory.rglob("*"):
             os.chown(path, owner.st_uid, owner.st_gid)
+    print(f"checkpoint: {display_path(directory)}\nserve it: ./lab up {kind.MODEL} --checkpoint {directory.name}")

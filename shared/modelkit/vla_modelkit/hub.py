@@ -21,19 +21,32 @@ def unreachable(refresh: bool = False) -> str:
     downloads that a user starts.
     """
     from huggingface_hub import constants
+    from huggingface_hub.utils import get_session
 
     if constants.HF_HUB_OFFLINE:
         return "HF_HUB_OFFLINE is set"
-    path = Path(constants.HF_HOME) / "hub-answer.json"
+    path, endpoint = Path(constants.HF_HOME) / "hub-answer.json", constants.ENDPOINT
     with suppress(OSError, ValueError, KeyError, TypeError):
         answer = json.loads(path.read_text())
-        if not refresh and answer["endpoint"] == constants.ENDPOINT and 0 <= time.time() - answer["time"] < CACHE_S:
+        if not refresh and answer["endpoint"] == endpoint and 0 <= time.time() - answer["time"] < CACHE_S:
             age_note = f"; checked {round((time.time() - answer['time']) / 60)} min ago: remove {path} to check again"
             return f"{answer['error']}{age_note}" if answer["error"] else ""
-    error = _probe(constants.ENDPOINT)
+    errors = [f"the hub does not answer ({endpoint} within {PROBE_S:g} s)"]
+
+    def ask() -> None:
+        try:
+            get_session().head(endpoint, timeout=PROBE_S)
+            errors.append("")
+        except Exception as error:  # of requests or httpx, depending on huggingface_hub
+            errors.append(f"the hub does not answer ({str(error).strip()[:160] or type(error).__name__})")
+
+    thread = threading.Thread(target=ask, daemon=True)  # name resolution has no timeout
+    thread.start()
+    thread.join(PROBE_S)
+    error = errors[-1]
     with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps({"endpoint": constants.ENDPOINT, "time": time.time(), "error": error}))
+        path.write_text(json.dumps({"endpoint": endpoint, "time": time.time(), "error": error}))
     return error
 
 
@@ -52,22 +65,3 @@ def offline_if_unreachable() -> Iterator[str]:
     finally:
         for module, value in zip(modules, before, strict=True):
             module.HF_HUB_OFFLINE = value
-
-
-def _probe(endpoint: str) -> str:
-    """Return why an address does not respond, "" if it does. In a thread: name resolution has no timeout."""
-    from huggingface_hub.utils import get_session
-
-    errors = [f"the hub does not answer ({endpoint} within {PROBE_S:g} s)"]
-
-    def ask() -> None:
-        try:
-            get_session().head(endpoint, timeout=PROBE_S)
-            errors.append("")
-        except Exception as error:  # of requests or httpx, depending on huggingface_hub
-            errors.append(f"the hub does not answer ({str(error).strip()[:160] or type(error).__name__})")
-
-    thread = threading.Thread(target=ask, daemon=True)
-    thread.start()
-    thread.join(PROBE_S)
-    return errors[-1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import resource
+from contextlib import suppress
 from pathlib import Path
 
 import torch
@@ -30,8 +31,11 @@ def free_bytes(device: torch.device) -> int | None:
     """Return free bytes of a GPU, or of this machine or container; None if unknown."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
-    limits = [value for value in (_proc_bytes("/proc/meminfo", "MemAvailable"), _left_in_cgroup()) if value is not None]
-    return min(limits) if limits else None
+    limits = [_proc_bytes("/proc/meminfo", "MemAvailable")]
+    with suppress(OSError):
+        limit, used = (Path("/sys/fs/cgroup", name).read_text().strip() for name in ("memory.max", "memory.current"))
+        limits.append(None if limit == "max" else int(limit) - int(used))
+    return min((limit for limit in limits if limit is not None), default=None)
 
 
 def used_bytes(device: torch.device) -> int:
@@ -57,11 +61,3 @@ def _proc_bytes(file: str, name: str) -> int | None:
     except OSError:
         return None
     return next((int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{name}:")), None)
-
-
-def _left_in_cgroup(root: Path = Path("/sys/fs/cgroup")) -> int | None:
-    try:
-        limit, used = ((root / name).read_text().strip() for name in ("memory.max", "memory.current"))
-    except OSError:
-        return None
-    return None if limit == "max" else int(limit) - int(used)

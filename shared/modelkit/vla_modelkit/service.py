@@ -1,20 +1,24 @@
-"""The main program of a model's service: flags, and checks before the port opens."""
+"""The main program of a model's service: flags, their defaults from variables, checks before the port opens."""
 
 from __future__ import annotations
 
 import os
 import sys
 from collections.abc import Callable, Collection, Mapping
-from typing import Any, TypeVar
+from dataclasses import fields
+from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 import tyro
 
 from vla_common import entrypoint
 from vla_common.serving import Serving
 from vla_contract import Policy, serve
-from vla_modelkit.settings import from_environment
+from vla_contract.protocol.errors import did_you_mean
 
 Settings = TypeVar("Settings", bound=Serving)
+Kind = TypeVar("Kind")
+EXPECTED = {int: "an integer", float: "a number"}
+TRUTH = {"0": False, "1": True, "false": False, "true": True}
 
 
 def main(
@@ -33,9 +37,45 @@ def main(
 
 def _main(name: str, kind: type[Settings], prepare: Callable, reserved: Collection[str] | None) -> None:
     default = from_environment(kind, f"VLALAB_{name.upper()}_", reserved=reserved)
-    settings = tyro.cli(
-        kind, prog=f"python -m {getattr(sys.modules['__main__'].__spec__, 'parent', name)}", default=default
-    )
+    program = f"python -m {getattr(sys.modules['__main__'].__spec__, 'parent', name)}"
+    settings = tyro.cli(kind, prog=program, default=default)
     load, options = prepare(settings)
-    token = os.environ.get("VLALAB_TOKEN") or None
-    serve(load, settings.host, settings.port, token=token, **options)
+    serve(load, settings.host, settings.port, token=os.environ.get("VLALAB_TOKEN") or None, **options)
+
+
+def from_environment(
+    kind: type[Kind], prefix: str, environ: Mapping[str, str] = os.environ, reserved: Collection[str] | None = None
+) -> Kind:
+    """Return settings of dataclass `kind` from the variables `prefix` + FIELD; empty ones count as unset.
+
+    reserved: further names with this prefix, read elsewhere; if not None, unknown variables are errors. Raises
+    ValueError naming a variable with an invalid value.
+    """
+    names = {prefix + setting.name.upper(): setting.name for setting in fields(kind)}
+    variables = {name: text for name, text in environ.items() if text and name.startswith(prefix)}
+    if reserved is not None:
+        for name in variables.keys() - names.keys() - {prefix + other for other in reserved}:
+            raise ValueError(f"unknown variable {name}{did_you_mean(name, names)}")
+    hints = get_type_hints(kind)
+    variables = {name: text for name, text in variables.items() if name in names}
+    values = {names[name]: _read(name, text, hints[names[name]]) for name, text in variables.items()}
+    try:
+        return kind(**values)
+    except ValueError as error:
+        raise ValueError(f"{error} (set: {', '.join(f'{name}={text}' for name, text in variables.items())})") from None
+
+
+def _read(name: str, text: str, hint: Any) -> Any:
+    if get_origin(hint) is Literal:
+        if text not in get_args(hint):
+            raise ValueError(f"{name}={text!r}{did_you_mean(text, get_args(hint))}")
+        return text
+    if hint is bool:
+        if text.lower() not in TRUTH:
+            raise ValueError(f"{name}={text!r}; expected 0 or 1")
+        return TRUTH[text.lower()]
+    hint = next((arg for arg in get_args(hint) if arg is not type(None)), hint)  # Path of Path | None
+    try:
+        return hint(text)
+    except ValueError:
+        raise ValueError(f"{name}={text!r}; expected {EXPECTED[hint]}") from None

@@ -44,21 +44,16 @@ def main() -> None:
     """Serve notebooks until SIGINT or SIGTERM."""
     logging.basicConfig(level="INFO", format="%(asctime)s %(levelname)s %(message)s")
     server = tyro.cli(ServiceSettings, prog="python -m vla_notebooks")
-    check_user(server)
-    token = token_for(server.host)
-    volume = Volume()
-    copy_notebooks(server.of, volume)
-    with tempfile.TemporaryDirectory(prefix="vlalab-notebook-") as directory:
-        run(server, token, volume.notebooks, Path(directory))
-
-
-def check_user(server: ServiceSettings) -> None:
-    """Raise ValueError if this process runs as root without --allow-root."""
     if is_root() and not server.allow_root:
         raise ValueError(
             "notebooks must not run as root: anyone with the token could do anything on this machine; start the lab as "
             "another user, or in Docker"
         )
+    token = token_for(server.host)
+    volume = Volume()
+    copy_notebooks(server.of, volume)
+    with tempfile.TemporaryDirectory(prefix="vlalab-notebook-") as directory:
+        run(server, token, volume.notebooks, Path(directory))
 
 
 def is_root() -> bool:
@@ -69,44 +64,42 @@ def is_root() -> bool:
 def run(server: ServiceSettings, configured_token: str | None, root: Path, private: Path) -> None:
     """Serve the files of `root`; Jupyter's settings, sockets and histories are in `private`."""
     token = configured_token or secrets.token_urlsafe(24)
-    os.environ.update(variables(token, private))
-    config = private / "settings.json"
-    config.write_text(json.dumps(settings(server, root, private)))
-    profile = private / "ipython" / "profile_default"
-    profile.mkdir(parents=True)
-    profile.joinpath("ipython_kernel_config.json").write_text(
-        json.dumps({"IPKernelApp": {"extra_extensions": ["vla_notebooks.kernel"]}})
+    os.environ.update(
+        JUPYTER_TOKEN=token,  # not on the command line
+        JUPYTER_NO_CONFIG="1",
+        JUPYTER_PREFER_ENV_PATH="1",
+        IPYTHONDIR=str(private / "ipython"),
+        **{f"JUPYTER_{name.upper()}_DIR": str(private / name) for name in ("config", "data", "runtime")},
     )
+    config, profile = private / "settings.json", private / "ipython" / "profile_default"
+    profile.mkdir(parents=True)
+    public = page_url(server.of if server.of in PATHS else f"{server.of}_notebook")
+    config.write_text(json.dumps(settings(server, root, private, public)))
+    kernels = {"IPKernelApp": {"extra_extensions": ["vla_notebooks.kernel"]}}
+    (profile / "ipython_kernel_config.json").write_text(json.dumps(kernels))
     (private / "page_config.json").write_text(json.dumps({"disabledExtensions": {NEWS: True}}))
     from jupyterlab.labapp import LabApp  # reads the variables when it is imported
 
-    url = page(server) or f"http://{address(server.host)}:{server.port}"
+    host = os.environ.get(BIND) or server.host  # where compose.yaml publishes the port, else where it listens
+    host = "127.0.0.1" if host in ("0.0.0.0", "::") else host
+    url = public or f"http://{f'[{host}]' if ':' in host else host}:{server.port}"
     log.info("notebooks: %s/lab%s  (files in %s)", url, "" if configured_token else f"?token={token}", root)
     if configured_token:
         log.info("notebooks: log in with the value of VLALAB_TOKEN")
     LabApp.launch_instance(argv=[f"--config={config}"])
 
 
-def variables(token: str, private: Path) -> dict[str, str]:
-    """Return Jupyter's environment: the token, not on the command line, and no settings of this machine."""
-    directories = {"CONFIG": "config", "DATA": "data", "RUNTIME": "runtime"}
-    return {
-        "JUPYTER_TOKEN": token,
-        "JUPYTER_NO_CONFIG": "1",
-        "JUPYTER_PREFER_ENV_PATH": "1",
-        "IPYTHONDIR": str(private / "ipython"),
-        **{f"JUPYTER_{name}_DIR": str(private / directory) for name, directory in directories.items()},
-    }
-
-
-def settings(server: ServiceSettings, root: Path, private: Path) -> dict[str, dict]:
+def settings(server: ServiceSettings, root: Path, private: Path, public_url: str) -> dict[str, dict]:
     """Return Jupyter's configuration. It disables all requests to the internet: news, updates, extensions.
 
-    A kernel keeps its memory, also a GPU's, after its tab is closed: idle kernels are stopped, busy ones never.
+    public_url: of these notebooks, "" without one. A kernel keeps its memory, also a GPU's, after its tab is closed:
+    idle kernels are stopped, busy ones never.
     """
     idle_s = 60 * idle_minutes()
-    public = urlsplit(page(server))
-    extensions = {"jupyterlab": True, "jupyter_server_terminals": True, "vla_notebooks.probe": bool(public.path)}
+    public = urlsplit(public_url)
+    extensions = {"jupyterlab": True, "jupyter_server_terminals": True, "vla_notebooks.connection": bool(public.path)}
+    # The second and third are names of its container, which the site uses.
+    names = ["localhost", server.of, f"{server.of}_notebook", *allowed_names(), public.hostname or ""]
     return {
         "MappingKernelManager": {
             "cull_idle_timeout": round(idle_s),
@@ -126,14 +119,7 @@ def settings(server: ServiceSettings, root: Path, private: Path) -> dict[str, di
             "jpserver_extensions": extensions,
             "base_url": f"{public.path}/",
             "allow_remote_access": bool(open_addresses(server.host)),  # else it checks Host
-            # The second and third are names of its container, which the site uses.
-            "local_hostnames": [
-                "localhost",
-                server.of,
-                f"{server.of}_notebook",
-                *allowed_names(),
-                public.hostname or "",
-            ],
+            "local_hostnames": names,
         },
         "IdentityProvider": {"secure_cookie": True} if public.netloc else {},  # the proxy terminates TLS
         "FileContentsManager": {"preferred_dir": server.of},  # the file browser opens there
@@ -146,11 +132,6 @@ def settings(server: ServiceSettings, root: Path, private: Path) -> dict[str, di
     }
 
 
-def page(server: ServiceSettings) -> str:
-    """Return the public URL of these notebooks, "" without one."""
-    return page_url(server.of if server.of in PATHS else f"{server.of}_notebook")
-
-
 def idle_minutes() -> float:
     """Return the idle minutes after which a kernel is stopped. Raises ValueError for anything but a number >= 0."""
     text = os.environ.get(IDLE_MIN) or "120"
@@ -161,13 +142,6 @@ def idle_minutes() -> float:
     if not 0 <= minutes < float("inf"):
         raise ValueError(f"{IDLE_MIN} must be a number of minutes, 0 or more (0: never), got {text!r}")
     return minutes
-
-
-def address(host: str) -> str:
-    """Return the host name to open: where compose.yaml publishes the port, else the address it listens on."""
-    bind = os.environ.get(BIND) or host
-    bind = "127.0.0.1" if bind in ("0.0.0.0", "::") else bind
-    return f"[{bind}]" if ":" in bind else bind
 
 
 if __name__ == "__main__":

@@ -1,4 +1,7 @@
-"""The server's side of a notebook: a kernel that was killed, for memory above all, leaves a message in its cell."""
+"""The server's side of a notebook: a kernel that was killed, for memory above all, leaves a message in its cell.
+
+As a server extension: `/api` answers health checks also if the server has a public base path.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,8 @@ import signal
 import subprocess
 from typing import Any
 
+from jupyter_server.base.handlers import APIVersionHandler
+from jupyter_server.serverapp import ServerApp
 from jupyter_server.services.kernels.connection.channels import ZMQChannelsWebsocketConnection
 
 from vla_common import memory
@@ -40,9 +45,7 @@ def death_message(process: subprocess.Popen[bytes]) -> str | None:
     before, last_oom_kills = last_oom_kills, memory.oom_kills()
     if process.returncode != -signal.SIGKILL:
         return None
-    lost = (
-        "its variables are gone. Use less data at a time, or shut down other notebooks' kernels (the tab ■ on the left)"
-    )
+    lost = "its variables are gone. Use less data, or shut down other notebooks' kernels (the tab ■ on the left)"
     korean = "변수가 모두 사라졌습니다. data를 줄이거나 다른 notebook의 kernel을 끄세요(왼쪽의 ■ tab)."
     limit = f"{memory.limit_gb():.1f} GB"
     if last_oom_kills > before:
@@ -51,3 +54,11 @@ def death_message(process: subprocess.Popen[bytes]) -> str | None:
             f"메모리가 모자라 kernel이 종료되었습니다(kernel 모두 합해 {limit}). {korean}"
         )
     return f"This kernel was killed from outside (SIGKILL); {lost}.\nkernel이 밖에서 종료되었습니다(SIGKILL). {korean}"
+
+
+def _jupyter_server_extension_points() -> list[dict[str, str]]:
+    return [{"module": __name__}]
+
+
+def _load_jupyter_server_extension(server: ServerApp) -> None:
+    server.web_app.add_handlers(".*$", [("/api", APIVersionHandler)])

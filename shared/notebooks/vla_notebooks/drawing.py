@@ -51,9 +51,6 @@ def shortened(word: str, limit: int = 12) -> str:
     return word if len(word) <= limit else word[: limit - 1] + "…"
 
 
-# --- drawings -----------------------------------------------------------------------------------------------
-
-
 def lines_between(
     weights: np.ndarray, left: Sequence[str], right: Sequence[str], colours: Sequence[str], label: str
 ) -> str:

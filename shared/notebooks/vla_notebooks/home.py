@@ -29,26 +29,21 @@ class Home:
     fresh: bool = False  # copy all; changed ones are kept as NAME.before-N.ipynb
 
 
-def shipped(of: str) -> list[Path]:
-    """Return the project's notebooks of a service directory, in order. Raises ValueError if it has none."""
-    notebooks = sorted(SERVICES.glob(f"{of}/notebooks/*.ipynb"))
-    if not notebooks:
+def copy_notebooks(of: str, volume: Volume, fresh: bool = False) -> list[Path]:
+    """Copy missing notebooks, with `fresh` also changed ones, to notebooks/`of`; return the copies.
+
+    Raises ValueError for a service directory without notebooks.
+    """
+    sources = sorted(SERVICES.glob(f"{of}/notebooks/*.ipynb"))
+    if not sources:
         names = sorted({path.parents[1].name for path in SERVICES.glob("*/notebooks/*.ipynb")})
         raise ValueError(f"no notebooks for '{of}'; choose one of {', '.join(names)}")
-    return notebooks
-
-
-def copy_notebooks(of: str, volume: Volume, fresh: bool = False) -> list[Path]:
-    """Copy missing notebooks, with `fresh` also changed ones, to notebooks/`of`; return the copies."""
-    directory = volume.path("notebooks") / of
-    pairs = [(source.read_bytes(), directory / source.name) for source in shipped(of)]
-    make_directory(directory)
-    made = []
-    for content, target in pairs:
-        exists = os.path.lexists(target)
-        if exists and not (fresh and not (target.is_file() and target.read_bytes() == content)):
-            continue
-        if exists:
+    directory, made = make_directory(volume.path("notebooks") / of), []
+    for source in sources:
+        content, target = source.read_bytes(), directory / source.name
+        if os.path.lexists(target):
+            if not fresh or (target.is_file() and target.read_bytes() == content):
+                continue
             target.rename(_free_name(target))
         _write_atomically(target, content)
         made.append(target)

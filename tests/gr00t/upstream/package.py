@@ -2,30 +2,27 @@
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import copy
-import importlib.util
 import logging
 import os
-import shutil
 import sys
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
+from torch.overrides import TorchFunctionMode
+
 from services.gr00t.checkpoint.embodiment import Embodiment, Transform
-from services.gr00t.checkpoint.tokenizer import SOURCE_VARIABLE
-from tests.gr00t.upstream.source import COMMIT, changed
+from services.gr00t.checkpoint.tokenizer import SOURCE_VARIABLE, UPSTREAM_DIRECTORY
 
 if TYPE_CHECKING:
-    from gr00t.model.policy import Gr00tPolicy
-
     from services.gr00t.model.attention import AttentionKernel
 
+COMMIT = "4af2b622892f7dcb5aae5a3fb70bcb02dc217b96"  # branch n1.5-release
 HORIZON, STATE_DIM, ACTION_DIM = 16, 64, 32  # of every published N1.5 checkpoint
-_copies: list[str] = []  # folders to remove at the end
 
 
 class UpstreamMissing(ValueError):
@@ -33,17 +30,12 @@ class UpstreamMissing(ValueError):
 
 
 def missing() -> str | None:
-    """Returns why upstream's package cannot be used and how to get it, or None where it can."""
-    _add_source()
-    if importlib.util.find_spec("gr00t") is None:
-        return f"set {SOURCE_VARIABLE} to a checkout of github.com/NVIDIA/Isaac-GR00T at {COMMIT}"
-    if importlib.util.find_spec("gr00t.model") is None or not _eagle_directory().is_dir():
-        where = importlib.util.find_spec("gr00t").submodule_search_locations
-        return (
-            f"'gr00t' in {', '.join(where or ['?'])} has no model/backbone/eagle2_hg_model: it is another package, or "
-            f"was installed without its data files; use the source folder of Isaac-GR00T at {COMMIT}"
-        )
-    return changed(_package())
+    """Returns how to get upstream's package, or None where it is here."""
+    source = os.environ.get(SOURCE_VARIABLE, "")
+    if (Path(source) / UPSTREAM_DIRECTORY).is_dir():
+        sys.path += [source] if source not in sys.path else []
+        return None
+    return f"set {SOURCE_VARIABLE} to a checkout of github.com/NVIDIA/Isaac-GR00T at {COMMIT}"
 
 
 def prepare() -> None:
@@ -57,15 +49,29 @@ def prepare() -> None:
     os.environ.setdefault("NO_ALBUMENTATIONS_UPDATE", "1")
     if "HF_MODULES_CACHE" not in os.environ and "transformers" not in sys.modules:
         os.environ["HF_MODULES_CACHE"] = tempfile.mkdtemp(prefix="vlalab-gr00t-modules-")
-        _copies.append(os.environ["HF_MODULES_CACHE"])
-        atexit.register(remove_copies)
     logging.getLogger("transformers_modules").setLevel(logging.WARNING)  # the copy's own, which prints the tokenizer
 
 
-def remove_copies() -> None:
-    """Removes the copy of the Eagle model's code that this process made; it is not needed once a policy is loaded."""
-    while _copies:
-        shutil.rmtree(_copies.pop(), ignore_errors=True)
+class GivenNoise(TorchFunctionMode):
+    """While it is entered, the one `torch.randn` of upstream's action head returns `noise`.
+
+    Raises RuntimeError where another shape is asked for: then this is not the loop it is made for.
+    """
+
+    def __init__(self, noise: torch.Tensor):
+        super().__init__()
+        self._noise = noise
+        self.taken = 0
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        if function is not torch.randn:
+            return function(*args, **kwargs)
+        size = tuple(kwargs.get("size", args[0] if args else ()))
+        if size != tuple(self._noise.shape):
+            raise RuntimeError(f"upstream draws noise of shape {size}; expected {tuple(self._noise.shape)}")
+        self.taken += 1
+        return self._noise.to(device=kwargs.get("device"), dtype=kwargs.get("dtype"))
 
 
 def load_policy(
@@ -75,7 +81,7 @@ def load_policy(
     device: str,
     denoising_steps: int,
     overrides: dict[str, Any] | None = None,
-) -> Gr00tPolicy:
+) -> Any:
     """Returns upstream's policy with the checkpoint in `folder` on `device`, in bfloat16.
 
     overrides: see `attention.backbone`. The language model's head is taken off: upstream computes every token's 151,680
@@ -158,17 +164,3 @@ def _numbers(kind: str, parts: Mapping[str, Transform]) -> list[Any]:
             state_action.StateActionTransform(apply_to=rest, normalization_modes=modes, target_rotations=rotations)
         )
     return made
-
-
-def _add_source() -> None:
-    source = os.environ.get(SOURCE_VARIABLE)
-    if source and source not in sys.path:
-        sys.path.append(source)
-
-
-def _package() -> Path:
-    return Path((importlib.util.find_spec("gr00t").submodule_search_locations or ["."])[0])
-
-
-def _eagle_directory() -> Path:
-    return _package() / "model" / "backbone" / "eagle2_hg_model"

@@ -5,21 +5,15 @@ from __future__ import annotations
 import ipaddress
 import json
 import re
-from collections.abc import Iterator, Sequence
-from itertools import islice
 from typing import Any
 
 from vlalab.description import ports
 from vlalab.doctor.check import FAIL, WARN, Condition, Context, Finding, check, fail, from_refusal, ok, skip, warn
 from vlalab.doctor.machine import RUN_S
-from vlalab.engine import docker, space
+from vlalab.engine import docker, images
 from vlalab.host.memory import format_size
 
 NO_NETWORK = "Docker has no network here"
-# The engine's own address pools and the size of their networks, where daemon.json names none: 31 networks.
-POOLS = (("172.17.0.0/16", 16), ("172.18.0.0/15", 16), ("172.20.0.0/14", 16), ("172.24.0.0/13", 16),
-         ("192.168.0.0/16", 20))  # fmt: skip
-FEW_NETWORKS = 5
 INTERFACES = "/sys/class/net"
 MIN_DISK, LOW_DISK = 10**9, 10**10  # bytes: below the first nothing is built, below the second not every image
 PROBE = ("docker", "version", "--format", "{{json .}}")
@@ -86,23 +80,15 @@ def users(context: Context) -> Finding:
     return ok("rootless: root in a container is you" if docker.is_rootless(info) else "the caller's")
 
 
-def routes(table: str, on_link: bool = False) -> Iterator[tuple[str, ipaddress.IPv4Network]]:
-    """Yield (interface, network) of /proc/net/route, where numbers are hexadecimal and little-endian.
-
-    on_link: only networks without a gateway between.
-    """
-    for fields in map(str.split, table.splitlines()[1:]):
-        if len(fields) < 8 or fields[7] == "0" * 8 or (on_link and fields[2] != "0" * 8):
-            continue
-        address, mask = (ipaddress.IPv4Address(bytes.fromhex(fields[column])[::-1]) for column in (1, 7))
-        yield fields[0], ipaddress.IPv4Network(f"{address}/{mask}", strict=False)
-
-
-@check("docker-addresses", "address pools", WARN, "sudo ./lab host setup --only engine")
+@check("docker-addresses", "address pools", WARN, RESTART)
 def addresses(context: Context) -> Finding:
-    """A network that overlaps Docker's cannot be reached; without free addresses no service starts."""
-    table = context.machine.read("/proc/net/route") or ""
-    networks = [(name, net) for name, net in routes(table) if net.prefixlen > 1]  # a VPN's default route is two halves
+    """A network that overlaps Docker's cannot be reached."""
+    networks = []  # (interface, network) of /proc/net/route, where numbers are hexadecimal and little-endian
+    for fields in map(str.split, (context.machine.read("/proc/net/route") or "").splitlines()[1:]):
+        if len(fields) > 7:
+            address, mask = (ipaddress.IPv4Address(bytes.fromhex(fields[column])[::-1]) for column in (1, 7))
+            networks.append((fields[0], ipaddress.IPv4Network(f"{address}/{mask}", strict=False)))
+    networks = [(name, net) for name, net in networks if net.prefixlen > 1]  # a VPN's default route is two halves
     bridges = {name: net for name, net in networks if name == "docker0" or name.startswith("br-")}
     if not bridges:
         return skip(NO_NETWORK)
@@ -111,22 +97,7 @@ def addresses(context: Context) -> Finding:
             if other not in bridges and net.overlaps(network):
                 reason = f"Docker's network {net} ({name}) overlaps {network} of {other}, which containers cannot reach"
                 return warn(reason, RESTART, f'choose another in {SETTINGS} ("default-address-pools"), then')
-    left = networks_left(engine_info(context), [net for _, net in routes(table, on_link=True)])
-    if left < FEW_NETWORKS:
-        reason = f"{left} address ranges are left for Docker's networks, of which every user's clone takes one"
-        return warn(reason, hint="for more")
     return ok(f"networks of Docker's: {len(bridges)}")
-
-
-def networks_left(info: dict[str, Any], used: Sequence[ipaddress.IPv4Network]) -> int:
-    """Return the number of networks that an engine can still create, at most FEW_NETWORKS. used: those on link.
-
-    Source: moby, libnetwork/netutils, InferReservedNetworks.
-    """
-    pools = [(pool["Base"], pool["Size"]) for pool in info.get("DefaultAddressPools") or () if ":" not in pool["Base"]]
-    networks = (net for base, size in pools or POOLS for net in ipaddress.ip_network(base).subnets(new_prefix=size))
-    free = (net for net in networks if not any(net.overlaps(other) for other in used))
-    return len(list(islice(free, FEW_NETWORKS)))
 
 
 @check("docker-mtu", "MTU", WARN, RESTART)
@@ -171,21 +142,21 @@ def firewall(context: Context) -> Finding:
 def images_disk(context: Context) -> Finding:
     """A build or a pull stops halfway."""
     info, hint = engine_info(context), "see what can be freed"
-    root = info.get("DockerRootDir", "")
-    directory = space.images_directory(info, context.machine.read(space.CONTAINERD_CONFIG))
+    root, directory = (
+        info.get("DockerRootDir", ""),
+        images.directory(info, context.machine.read(images.CONTAINERD_CONFIG)),
+    )
     disk = context.machine.disk(directory)
     if disk is None:
         return skip(f"{directory} is not on this machine")
     if context.environments and (
-        problem := space.shortage(context.environments, disk.free, directory, context.no_cache)
+        problem := images.shortage(context.environments, disk.free, directory, context.no_cache)
     ):
         return from_refusal(FAIL, problem)
     free = f"{format_size(disk.free)} free at {directory}"
     if disk.free < MIN_DISK:
         return fail(f"{free}: no image can be built or pulled", hint=hint)
-    has_separate_root = directory == space.CONTAINERD_ROOT and not root.startswith("/var/lib/docker")
-    if has_separate_root and context.machine.disk(root) != disk:
+    if directory == images.CONTAINERD_ROOT and not root.startswith("/var/lib/docker"):
         reason = f"images are in {directory}, although data-root is {root}: containerd has its own root, {free}"
-        hint = f'set root = "{root}/containerd" in {space.CONTAINERD_CONFIG}, then'
-        return warn(reason, "sudo systemctl restart containerd docker", hint)
+        return warn(reason, "sudo systemctl restart containerd docker", "set root in /etc/containerd/config.toml, then")
     return warn(f"{free}; an image takes up to 8 GB", hint=hint) if disk.free < LOW_DISK else ok(free)

@@ -1,6 +1,6 @@
 """NVIDIA: GPUs, the driver, the requirements of each environment's torch, and GPUs for containers.
 
-The state of GPUs comes from NVIDIA's library (doctor/nvml.py), or from files if it does not answer.
+The state of GPUs comes from NVIDIA's library (doctor/machine.py), or from files if it does not answer.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from vlalab.doctor.check import (
     ok,
     skip,
     warn,
-)
+)  # fmt: skip
 from vlalab.doctor.checks.docker import ENGINE, RESTART, engine_info
 from vlalab.engine import docker, images
 from vlalab.host import shared_code
@@ -125,23 +125,13 @@ def gpu_memory(context: Context) -> Finding:
     return ok(", ".join(free))
 
 
-@check("nvidia-mig", "MIG", WARN, "nvidia-smi -L", requires=(TORCH, GPU))
-def mig(context: Context) -> Finding:
-    """A partitioned GPU has no index of its own, and its slices may not be able to render."""
-    divided = ", ".join(str(gpu["index"]) for gpu in devices(context) if gpu["mig"])
-    if not divided:
-        return ok("no GPU is partitioned")
-    return warn(f"GPU {divided} is partitioned (MIG): --gpu must name a slice", hint="use the slice's UUID for --gpu")
-
-
 @check("nvidia-toolkit", "GPUs for containers", WARN, "sudo apt-get install -y nvidia-container-toolkit",
        requires=(TORCH, GPU, ENGINE))  # fmt: skip
 def toolkit(context: Context) -> Finding:
     """Containers get a GPU from NVIDIA's toolkit, and keep it after a reload of systemd only with device links."""
     info = engine_info(context)
     is_unfit = "Docker Desktop" in info.get("OperatingSystem", "") or "/snap/" in info.get("DockerRootDir", "")
-    is_registered, is_cdi = "nvidia" in (info.get("Runtimes") or {}), bool(docker.cdi_devices(info))
-    if is_unfit or not (is_registered or is_cdi):
+    if is_unfit or not docker.has_gpu_runtime(info):
         if not is_unfit and context.machine.which("nvidia-ctk") is None:
             hint = "from NVIDIA's repository (docs.nvidia.com/datacenter/cloud-native/container-toolkit)"
             return warn("nvidia-container-toolkit is not installed: containers get no GPU", hint=hint)
@@ -151,11 +141,11 @@ def toolkit(context: Context) -> Finding:
         fix = "sudo nvidia-ctk config --set nvidia-container-cli.no-cgroups --in-place"
         return warn("the engine is rootless, and NVIDIA's runtime uses cgroups, which a user may not set", fix)
     has_links = any(name.startswith("195:") for name in context.machine.names("/dev/char"))
-    if info.get("CgroupDriver") == "systemd" and not is_cdi and not has_links:
+    if info.get("CgroupDriver") == "systemd" and not has_links:
         reason = "cgroup driver systemd: after `systemctl daemon-reload` running containers lose their GPUs"
         fix = "sudo nvidia-ctk system create-dev-char-symlinks --create-all"
         return warn(reason, fix, "at every boot (docs/doctor.md)")
-    return ok("NVIDIA's runtime is registered" if is_registered else "by CDI")
+    return ok("NVIDIA's runtime is registered")
 
 
 @check("gpu-in-container", "GPU in a container", FAIL, RESTART, requires=(TORCH, GPU, ENGINE), named_limit_s=30.0)

@@ -8,7 +8,7 @@ import shlex
 import stat
 
 from vlalab.description import variants
-from vlalab.description.interpolation import read_dotenv
+from vlalab.description.environment_file import read_dotenv
 from vlalab.doctor.check import FAIL, WARN, Context, Finding, check, fail, from_refusal, ok, skip, warn
 from vlalab.doctor.checks.docker import ENGINE
 from vlalab.engine import images

@@ -2,54 +2,40 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from services.libero.assets.kit.mesh import box, lathe, tube
 from services.libero.assets.kit.mjcf import Asset, RigidBody, of_kind, rot
 from services.libero.assets.kit.paint import Atlas, Colour, weave
 
-
-@dataclass(frozen=True)
-class Bowl:
-    """A round dish: outer profile points (radius, z) from foot to rim (m), wall thickness (m), mass (kg), colours."""
-
-    name: str
-    profile: tuple[tuple[float, float], ...]
-    thick: float
-    mass: float
-    outside: Colour
-    inside: Colour
-    rim: Colour
-    floor: float  # half height of the bottom plate
-    sides: tuple[int, ...] = (12, 16)  # boxes per wall tier
-
-
 STEP = 0.0012  # a wall starts this far above the foot (m): a standing dish then has 8 contacts and not 4 per box
 SCANNED = "stable_scanned_objects"
 
 
-def bowl(spec: Bowl) -> Asset:
-    """Return a dish: a bottom plate and one ring of wall boxes per profile segment."""
+def bowl(name, profile, thick, mass, outside: Colour, inside: Colour, rim: Colour, floor, sides=(12, 16)) -> Asset:
+    """Return a dish: a bottom plate and one ring of wall boxes per profile segment.
+
+    `profile` are the outer points (radius, z) from foot to rim (m), `thick` is the wall's thickness (m), `mass` in kg,
+    `floor` half the height of the bottom plate (m), `sides` the number of boxes per segment.
+    """
     atlas = Atlas(64)
-    outside, inside, rim = (atlas.flat(c) for c in (spec.outside, spec.inside, spec.rim))
-    t = spec.thick
-    inner = [(max(r - t, 0.004), z + t * 0.7) for r, z in spec.profile]
-    inner[-1] = (spec.profile[-1][0] - t, spec.profile[-1][1])
-    outline = [(0.0, spec.profile[0][1]), *spec.profile, *reversed(inner), (0.0, inner[0][1])]
+    outer_skin, inner_skin, rim_skin = (atlas.flat(colour) for colour in (outside, inside, rim))
+    t = thick
+    inner = [(max(r - t, 0.004), z + t * 0.7) for r, z in profile]
+    inner[-1] = (profile[-1][0] - t, profile[-1][1])
+    outline = [(0.0, profile[0][1]), *profile, *reversed(inner), (0.0, inner[0][1])]
     # outside wall, then its last tenth and the edge in the rim's colour, then the inside
-    r1, z1 = spec.profile[-1]
-    r0, z0 = spec.profile[-2]
+    r1, z1 = profile[-1]
+    r0, z0 = profile[-2]
     band = (r1 - 0.12 * (r1 - r0), z1 - 0.12 * (z1 - z0))
-    outline.insert(len(spec.profile), band)
-    walls = len(spec.profile) - 1
-    skins = [outside] * (1 + walls) + [rim] * 2 + [inside] * (walls + 1)
-    body = RigidBody("object", mass=spec.mass).show(lathe(outline, skins, n=28))
-    foot_r, foot_z = spec.profile[0]
-    body.prism(8, foot_r * 0.98, foot_z, foot_z + 2 * spec.floor, inset=STEP / 2)
-    _walls(body, spec.sides, spec.profile, t)
-    return Asset(f"{SCANNED}/{spec.name}/{spec.name}", body, atlas.image, specular=0.5, shininess=0.7)
+    outline.insert(len(profile), band)
+    walls = len(profile) - 1
+    skins = [outer_skin] * (1 + walls) + [rim_skin] * 2 + [inner_skin] * (walls + 1)
+    body = RigidBody("object", mass=mass).show(lathe(outline, skins, n=28))
+    foot_r, foot_z = profile[0]
+    body.prism(8, foot_r * 0.98, foot_z, foot_z + 2 * floor, inset=STEP / 2)
+    _walls(body, sides, profile, t)
+    return Asset(f"{SCANNED}/{name}/{name}", body, atlas.image, specular=0.5, shininess=0.7)
 
 
 def _walls(body: RigidBody, sides: tuple[int, ...], profile, thick: float, centre=(0, 0)) -> None:
@@ -58,42 +44,31 @@ def _walls(body: RigidBody, sides: tuple[int, ...], profile, thick: float, centr
         body.ring(count, (low[0], low[1] + (STEP if k == 0 else 0.0)), high, thick, pos=centre)
 
 
-@dataclass(frozen=True)
-class Mug:
-    """A mug: axis position, outer profile, wall, handle towards `side` (+1 or -1 along x) between two heights (m)."""
+def mug(
+    name, centre, profile, thick, mass, side, handle, handle_half, outside: Colour, inside: Colour,
+    band: Colour | None = None, sides=(10, 12),
+) -> Asset:  # fmt: skip
+    """Return a mug with a three-bar handle that a gripper can hold by the wall's rim or by the handle.
 
-    name: str
-    centre: tuple[float, float]
-    profile: tuple[tuple[float, float], ...]
-    thick: float
-    mass: float
-    side: int
-    handle: tuple[float, float, float]  # reach from the frame's origin, z low, z high
-    handle_half: tuple[float, float]  # half width across, half thickness
-    outside: Colour
-    inside: Colour
-    band: Colour | None = None
-    sides: tuple[int, ...] = (10, 12)
-
-
-def mug(spec: Mug) -> Asset:
-    """Return a mug with a three-bar handle that a gripper can hold by the wall's rim or by the handle."""
+    `centre` (m) is the position of its axis; `handle` = (reach from the frame's origin, z low, z high) in m, towards
+    `side` (+1 or -1 along x); `handle_half` = half its width across and half its thickness (m); the rest as in `bowl`.
+    """
     atlas = Atlas(64)
-    outside, inside = atlas.flat(spec.outside), atlas.flat(spec.inside)
-    band = atlas.flat(spec.band) if spec.band else outside
-    t, profile = spec.thick, spec.profile
+    outer_skin, inner_skin = atlas.flat(outside), atlas.flat(inside)
+    band_skin = atlas.flat(band) if band else outer_skin
+    t = thick
     top_r, top_z = profile[-1]
     low_r, low_z = profile[-2]
     stripes = [(low_r + f * (top_r - low_r), low_z + f * (top_z - low_z)) for f in (0.45, 0.95)]
     outline = [(0, profile[0][1]), *profile[:-1], *stripes, profile[-1], (top_r - t, top_z)]
     outline += [(max(profile[0][0] - t, 0.01), profile[0][1] + 0.010), (0, profile[0][1] + 0.010)]
     before = len(profile) - 1
-    skins = [outside] * before + [outside, band, outside, outside, inside, inside]
-    x0, y0 = spec.centre
-    reach, z_low, z_high = spec.handle
-    across, thin = spec.handle_half
-    near = x0 + spec.side * (top_r - t)
-    far = spec.side * (reach - thin)
+    skins = [outer_skin] * (before + 1) + [band_skin, outer_skin, outer_skin, inner_skin, inner_skin]
+    x0, y0 = centre
+    reach, z_low, z_high = handle
+    across, thin = handle_half
+    near = x0 + side * (top_r - t)
+    far = side * (reach - thin)
     middle = (z_low + z_high) / 2
     turn = np.linspace(-np.pi / 2, np.pi / 2, 9)
     arc = [
@@ -104,15 +79,15 @@ def mug(spec: Mug) -> Asset:
         )
         for a in turn
     ]
-    body = RigidBody("object", mass=spec.mass)
-    body.show(lathe(outline, skins, n=28).transformed((x0, y0, 0)), tube(arc, across * 0.75, outside, n=8, flat=0.7))
-    body.prism(8, profile[0][0] * 0.95, profile[0][1], profile[0][1] + 0.009, pos=spec.centre, inset=STEP / 2)
-    _walls(body, spec.sides, profile, t, spec.centre)
+    body = RigidBody("object", mass=mass)
+    body.show(lathe(outline, skins, n=28), (x0, y0, 0)).show(tube(arc, across * 0.75, outer_skin, n=8, flat=0.7))
+    body.prism(8, profile[0][0] * 0.95, profile[0][1], profile[0][1] + 0.009, pos=centre, inset=STEP / 2)
+    _walls(body, sides, profile, t, centre)
     body.box((thin, across, (z_high - z_low) / 2 - thin), (far, y0, middle))
     bar = (abs(far - near) / 2 + thin, across, thin)
     for z in (z_low + thin, z_high - thin):
         body.box(bar, ((near + far) / 2, y0, z))
-    return Asset(f"turbosquid_objects/{spec.name}/{spec.name}", body, atlas.image, specular=0.6, shininess=0.8)
+    return Asset(f"turbosquid_objects/{name}/{name}", body, atlas.image, specular=0.6, shininess=0.8)
 
 
 def frypan() -> Asset:
@@ -125,7 +100,7 @@ def frypan() -> Asset:
     handle = tube(
         [(0.098, 0, 0.024), (0.128, 0, 0.034), (0.20, 0, 0.046), (0.259, 0, 0.054)], 0.0125, wood, n=10, flat=0.55
     )
-    body = RigidBody("object", mass=0.0502).show(pan, handle)
+    body = RigidBody("object", mass=0.0502).show(pan).show(handle)
     body.prism(8, 0.072, 0.0008, 0.0118, pos=(x0, y0), inset=STEP / 2)
     body.ring(16, (0.074, 0.0023), (0.097, 0.0424), 0.006, pos=(x0, y0))
     body.box((0.0665, 0.0127, 0.0062), (0.1926, 0, 0.0441), rot("y", -7.4))
@@ -149,11 +124,11 @@ def basket() -> Asset:
         ((0.0, -0.0685, 0.0818), rot("z", -90) @ rot("y", lean)),
     ):
         body.block(half, cane, pos, turn)
-        body.show(box((0.0085, 0.0760, 0.005), dark).transformed(np.asarray(pos) + turn @ (0, 0, 0.0625), turn))
+        body.show(box((0.0085, 0.0760, 0.005), dark), np.asarray(pos) + turn @ (0, 0, 0.0625), turn)
     body.site("contain_region", (0.06108, 0.06108, 0.06949), (0, 0, 0.07185), (0, 0, 0, 1), rgba=(0.8, 0, 0, 0))
     return Asset(f"{SCANNED}/basket/basket", body, atlas.image, specular=0.1)
 
 
 def assets() -> list[Asset]:
     """Return every dish of the kit."""
-    return [*map(bowl, of_kind("bowls", Bowl)), *map(mug, of_kind("mugs", Mug)), frypan(), basket()]
+    return [*of_kind("bowls", bowl), *of_kind("mugs", mug), frypan(), basket()]

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from PIL import Image
 
-from services.libero.assets.kit.mesh import Skin, box, lathe, loft
+from services.libero.assets.kit.mesh import box, lathe, loft
 from services.libero.assets.kit.mjcf import Asset, RigidBody, of_kind, rot
 from services.libero.assets.kit.paint import Atlas, Colour, label
 
@@ -67,7 +67,7 @@ def can(p: Package) -> Asset:
         (r, z1), (r - 0.002, z1), (r - 0.002, z1 - 0.002), (0, z1 - 0.002),
     ]  # fmt: skip
     body = RigidBody("object", mass=p.mass).prism(12, 0.0313, z0, z1 - 0.001)
-    body.show(lathe(outline, [lid, tin, tin, wrap, tin, tin, tin, tin, lid], n=28).transformed(rot=rot("z", 90)))
+    body.show(lathe(outline, [lid, tin, tin, wrap, tin, tin, tin, tin, lid], n=28), turn=rot("z", 90))
     return _asset(p, body, atlas, "y")
 
 
@@ -86,14 +86,8 @@ def carton(p: Package) -> Asset:
     for s in (1, -1):
         pos, turn = (0, s * w / 2, (z1 + ridge) / 2 - 0.002), rot("x", -s * slope)
         body.block(half, roof, pos, turn)
-    body.box((w, 0.0033, 0.0045), (0, 0, ridge - 0.003)).show(
-        box((w, 0.003, 0.0085), plain).transformed((0, 0, ridge + 0.002))
-    )
-    body.show(
-        lathe([(0, 0), (0.009, 0), (0.009, 0.008), (0, 0.008)], cap, 14).transformed(
-            (0, -w / 2, 0.0505), rot("x", slope)
-        )
-    )
+    body.box((w, 0.0033, 0.0045), (0, 0, ridge - 0.003)).show(box((w, 0.003, 0.0085), plain), (0, 0, ridge + 0.002))
+    body.show(lathe([(0, 0), (0.009, 0), (0.009, 0.008), (0, 0.008)], cap, 14), (0, -w / 2, 0.0505), rot("x", slope))
     return _asset(p, body, atlas, "y")
 
 
@@ -109,26 +103,19 @@ def bottle(p: Package, up: str) -> Asset:
         mid = (0, 0, (z0 + z1) / 2)
         body.box((hx, 0.62 * hy, (z1 - z0) / 2), mid).box((0.78 * hx, hy, (z1 - z0) / 2 - 0.0003), mid)
     widest = max(p.tiers, key=lambda tier: tier[0] * (tier[3] - tier[2]))
-    sections, skins = _silhouette(p.tiers, widest, wrap, skin, cap)
-    body.show(loft(sections, skins, 24))
-    return _asset(p, body, atlas, up)
-
-
-def _silhouette(tiers, widest, wrap: Skin, skin: Skin, cap: Skin):
-    """Return the ellipses (half x, half y, z) of a bottle over its `tiers`, and a skin per stretch between them."""
-    grow_x, grow_y = 1.06, 1.08  # the boxes lie inside the round shape
-    sections, skins = [(0, 0, tiers[0][2])], []
-    for hx, hy, z0, z1 in tiers:
-        last, x, y = (hx, hy, z0, z1) == tiers[-1], hx * grow_x, hy * grow_y
-        paint, soft = (cap if last else skin), 0.004 if last else 0.22 * (z1 - z0)
-        low, high = (z0 + 0.0005, z1) if last else (z0 + soft, z1 - soft)
+    # ellipses (half x, half y, z) a little larger than the boxes, and a skin per stretch between them
+    (x0, y0, bottom, _), top = p.tiers[0], p.tiers[-1][3]
+    sections, skins = [(0, 0, bottom), (x0 * 1.06 * 0.9, y0 * 1.08 * 0.9, bottom)], [skin]
+    for tier in p.tiers:
+        hx, hy, z0, z1 = tier
+        is_last, x, y = tier == p.tiers[-1], hx * 1.06, hy * 1.08
+        soft = 0.22 * (z1 - z0)
+        low, high = (z0 + 0.0005, z1) if is_last else (z0 + soft, z1 - soft)
         sections += [(x, y, low), (x, y, high)]
-        skins += [skin, wrap if (hx, hy, z0, z1) == widest else paint]
-    sections.append((0, 0, tiers[-1][3] + 0.0005))
-    skins.append(cap)
-    first = sections[1]
-    sections.insert(1, (first[0] * 0.9, first[1] * 0.9, tiers[0][2]))
-    return sections, [skin, *skins]
+        skins += [skin, wrap if tier == widest else cap if is_last else skin]
+    sections.append((0, 0, top + 0.0005))
+    body.show(loft(sections, [*skins, cap], 24))
+    return _asset(p, body, atlas, up)
 
 
 def _asset(p: Package, body: RigidBody, atlas: Atlas, up: str) -> Asset:

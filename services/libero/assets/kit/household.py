@@ -27,9 +27,9 @@ def book(name: str, half, centre, mass: float, cover: Colour, ink: Colour, title
     body = RigidBody("object", mass=mass).box(half, centre)
     for side in (1, -1):
         face = {"x+" if side > 0 else "x-": front}
-        body.show(box((0.0012, hy, hz), skin, face).transformed((cx + side * (hx - 0.0012), cy, cz)))
-    body.show(box((hx - 0.0024, hy - 0.003, hz - 0.003), pages).transformed((cx, cy + 0.001, cz)))
-    body.show(box((hx, 0.0012, hz), skin).transformed((cx, cy - hy + 0.0012, cz)))
+        body.show(box((0.0012, hy, hz), skin, face), (cx + side * (hx - 0.0012), cy, cz))
+    body.show(box((hx - 0.0024, hy - 0.003, hz - 0.003), pages), (cx, cy + 0.001, cz))
+    body.show(box((hx, 0.0012, hz), skin), (cx, cy - hy + 0.0012, cz))
     return Asset(f"{TURBO}/{name}/{name}", body, atlas.image, specular=0.2)
 
 
@@ -69,12 +69,12 @@ def moka_pot() -> Asset:
     ]  # fmt: skip
     for (r0, z0), (r1, z1) in itertools.pairwise(tiers):
         flat = [(regular(8, r), z) for r, z in ((r0, z0), (r1, z1))]
-        body.show(frustum(*flat[0], *flat[1], steel).transformed((0, y0, 0)))
-    body.show(prism(regular(8, 0.0395), -0.0662, -0.0655, steel).transformed((0, y0, 0)))
+        body.show(frustum(*flat[0], *flat[1], steel), (0, y0, 0))
+    body.show(prism(regular(8, 0.0395), -0.0662, -0.0655, steel), (0, y0, 0))
     lid = [(0, 0.066), (0.036, 0.0665), (0.030, 0.0705), (0.008, 0.0745), (0, 0.0745)]
-    body.show(lathe(lid, bright, 16).transformed((0, y0, 0)))
+    body.show(lathe(lid, bright, 16), (0, y0, 0))
     knob = [(0, 0.074), (0.005, 0.074), (0.0062, 0.080), (0.005, 0.0857), (0, 0.0862)]
-    body.show(lathe(knob, black, 12).transformed((0, -0.0013, 0)))
+    body.show(lathe(knob, black, 12), (0, -0.0013, 0))
     handle = [
         (0, 0.036, 0.060), (0, 0.058, 0.0640), (0, 0.080, 0.0570), (0, 0.0840, 0.044), (0, 0.0740, 0.0150),
         (0, 0.0600, -0.0030),

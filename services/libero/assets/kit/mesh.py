@@ -29,11 +29,9 @@ class Mesh(NamedTuple):
         rot = np.eye(3) if rot is None else rot
         return Mesh(self.pos @ rot.T + np.asarray(pos, float), self.nrm @ rot.T, self.uv, self.tri)
 
-    def scaled(self, x: float, y: float, z: float) -> Mesh:
-        """Return the mesh stretched along the axes by positive factors, normals kept perpendicular."""
-        factors = np.array([x, y, z])
-        nrm = self.nrm / factors
-        return Mesh(self.pos * factors, nrm / np.linalg.norm(nrm, axis=1, keepdims=True), self.uv, self.tri)
+    def scaled(self, factor: float) -> Mesh:
+        """Return the mesh stretched by a positive factor."""
+        return Mesh(self.pos * factor, self.nrm, self.uv, self.tri)
 
     def tobytes(self) -> bytes:
         """Return the content of a `.msh` file: four counts, then float32 arrays, then int32 faces.
@@ -67,16 +65,11 @@ _FACES = {
 }
 
 
-def box(half: Sequence[float], skin: Skin, faces: dict[str, Skin] | None = None, skip: str = "") -> Mesh:
-    """Return a box of half sizes `half` (m) around the origin; `faces` overrides the skin per face ("x+", "z-", ...).
-
-    `skip` lists faces to leave out, e.g. "z-,y+", for sides that nobody sees.
-    """
+def box(half: Sequence[float], skin: Skin, faces: dict[str, Skin] | None = None) -> Mesh:
+    """Return a box of half sizes `half` (m) around the origin; `faces` overrides the skin per face ("x+", "z-", …)."""
     half = np.asarray(half, float)
     pos, nrm, uv, tri = [], [], [], []
     for name, axes in _FACES.items():
-        if name in skip.split(","):
-            continue
         out, right, up = (np.array(a, float) for a in axes)
         u0, v0, u1, v1 = (faces or {}).get(name, skin)
         first = len(pos)

@@ -7,6 +7,7 @@ rotates them for the objects whose official frame has y up.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -29,15 +30,15 @@ def _table() -> dict[str, list[dict[str, Any]]]:
     return yaml.safe_load(Path(__file__).with_name("products.yaml").read_text(encoding="utf-8"))
 
 
-def of_kind(name: str, kind: type[Product]) -> tuple[Product, ...]:
-    """Return the entries of products.yaml under `name` (such as "boxes") in order, lists as tuples."""
-    return tuple(kind(**{key: _as_tuple(value) for key, value in row.items()}) for row in _table()[name])
+def of_kind(name: str, make: Callable[..., Product]) -> tuple[Product, ...]:
+    """Return `make(**entry)` for the entries of products.yaml under `name` (such as "boxes"), lists as tuples."""
 
+    def frozen(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: frozen(member) for key, member in value.items()}
+        return tuple(map(frozen, value)) if isinstance(value, list) else value
 
-def _as_tuple(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _as_tuple(member) for key, member in value.items()}
-    return tuple(map(_as_tuple, value)) if isinstance(value, list) else value
+    return tuple(make(**frozen(row)) for row in _table()[name])
 
 
 def rot(axis: str, deg: float) -> np.ndarray:
@@ -119,28 +120,25 @@ class RigidBody:
     sites: list[dict] = field(default_factory=list)
     children: list[RigidBody] = field(default_factory=list)
 
-    def show(self, *meshes: Mesh) -> RigidBody:
-        """Add meshes painted with the asset's texture."""
-        self.meshes.extend(meshes)
+    def show(self, mesh: Mesh, pos=(0, 0, 0), turn=None) -> RigidBody:
+        """Add a mesh painted with the asset's texture, turned and then shifted by `pos` (m)."""
+        self.meshes.append(mesh.transformed(pos, turn))
         return self
 
-    def box(self, half, pos=(0, 0, 0), rot=None, **attributes) -> RigidBody:
+    def collide(self, kind: str, size, pos=(0, 0, 0), turn=None, **attributes) -> RigidBody:
+        """Add a collision shape (m): `kind` and `size` as in MJCF, a capsule's axis along z unless turned."""
+        size = tuple(float(s) for s in size)
+        turn = np.eye(3) if turn is None else turn
+        self.colliders.append(Collider(kind, size, np.asarray(pos, float), turn, {**STIFF, **attributes}))
+        return self
+
+    def box(self, half, pos=(0, 0, 0), turn=None, **attributes) -> RigidBody:
         """Add a collision box of half sizes `half` (m)."""
-        return self._collide("box", half, pos, rot, attributes)
+        return self.collide("box", half, pos, turn, **attributes)
 
     def block(self, half, skin, pos=(0, 0, 0), turn=None, faces=None, **attributes) -> RigidBody:
         """Add a box of half sizes `half` (m) that collides and is seen; `faces` as in `mesh.box`."""
-        return self.box(half, pos, turn, **attributes).show(box(half, skin, faces).transformed(pos, turn))
-
-    def capsule(self, radius, half_length, pos=(0, 0, 0), rot=None, **attributes) -> RigidBody:
-        """Add a collision capsule (m), its axis along z unless turned."""
-        return self._collide("capsule", (radius, half_length), pos, rot, attributes)
-
-    def _collide(self, kind, size, pos, rotation, attributes) -> RigidBody:
-        turn = np.eye(3) if rotation is None else rotation
-        size = tuple(float(s) for s in size)
-        self.colliders.append(Collider(kind, size, np.asarray(pos, float), turn, {**STIFF, **attributes}))
-        return self
+        return self.box(half, pos, turn, **attributes).show(box(half, skin, faces), pos, turn)
 
     def prism(self, sides: int, radius, z0, z1, pos=(0, 0), inset=0.0005) -> RigidBody:
         """Add a round post from z0 to z1 as crossed boxes whose flats touch `radius` (m).
@@ -200,46 +198,38 @@ class Asset:
         return self.path.rsplit("/", 1)[-1]
 
     def files(self) -> dict[str, object]:
-        """Return file contents by path below the asset directory: bytes, text or a PIL image (saved as PNG)."""
-        return _Writer(self).files()
+        """Return file contents by path below the asset directory: bytes, text or a PIL image (saved as PNG).
 
-
-class _Writer:
-    """Converts one asset to its files: an XML file, a texture, and a mesh per visible body."""
-
-    def __init__(self, asset: Asset):
-        self.asset = asset
-        directory = asset.path.rsplit("/", 1)[0]
-        has_directory = directory.endswith(f"/{asset.name}")
-        self.parts = directory if has_directory else asset.path  # directory of meshes and texture
-        self.relative = "" if has_directory else f"{asset.name}/"  # the same, relative to the XML file
-        self.frame = Y_UP if asset.up == "y" else np.eye(3)
-        self.meshes: dict[str, bytes] = {}
-
-    def files(self) -> dict[str, object]:
-        asset = self.asset
+        They are an XML file, a texture, and a mesh per visible body.
+        """
+        directory = self.path.rsplit("/", 1)[0]
+        is_own = directory.endswith(f"/{self.name}")  # then meshes and texture lie next to the XML file
+        parts, relative = (directory, "") if is_own else (self.path, f"{self.name}/")
+        meshes: dict[str, bytes] = {}
+        body = self._body(self.root, meshes)
         placement = {
-            "bottom": (0, 0, asset.bottom),
-            "top": (0, 0, asset.top),
-            "horizontal_radius": (asset.radius, asset.radius, 0),
+            "bottom": (0, 0, self.bottom),
+            "top": (0, 0, self.top),
+            "horizontal_radius": (self.radius, self.radius, 0),
         }
         sites = [xml("site", name=f"{n}_site", pos=p, size=0.005, rgba=(0, 0, 0, 0)) for n, p in placement.items()]
-        world = xml("worldbody", [xml("body", [self.body(asset.root), *sites])])
-        image, shine = f"tex-{asset.name}", dict(specular=asset.specular, shininess=asset.shininess)
-        materials = [
-            xml("texture", type="2d", name=image, file=f"{self.relative}texture.png"),
-            xml("material", name=asset.name, texture=image, **shine),
+        image, shine = f"tex-{self.name}", dict(specular=self.specular, shininess=self.shininess)
+        assets = [
+            xml("texture", type="2d", name=image, file=f"{relative}texture.png"),
+            xml("material", name=self.name, texture=image, **shine),
+            *(xml("mesh", name=name, file=f"{relative}{name}.msh") for name in meshes),
         ]
-        meshes = [xml("mesh", name=name, file=f"{self.relative}{name}.msh") for name in self.meshes]
-        parts = [xml("compiler", angle="radian"), xml("asset", [*materials, *meshes]), world]
+        world = xml("worldbody", [xml("body", [body, *sites])])
+        document = xml("mujoco", [xml("compiler", angle="radian"), xml("asset", assets), world], model=self.name)
         return {
-            f"{asset.path}.xml": xml("mujoco", parts, model=asset.name) + "\n",
-            f"{self.parts}/texture.png": asset.texture,
-            **{f"{self.parts}/{name}.msh": content for name, content in self.meshes.items()},
+            f"{self.path}.xml": document + "\n",
+            f"{parts}/texture.png": self.texture,
+            **{f"{parts}/{name}.msh": content for name, content in meshes.items()},
         }
 
-    def body(self, body: RigidBody) -> str:
-        inner = []
+    def _body(self, body: RigidBody, meshes: dict[str, bytes]) -> str:
+        """Return a body's XML; add its meshes to `meshes`."""
+        frame, inner = (Y_UP if self.up == "y" else np.eye(3)), []
         if body.inertial:
             mass, inertia = body.inertial
             inner.append(xml("inertial", pos=(0, 0, 0), mass=mass, diaginertia=(inertia,) * 3))
@@ -247,20 +237,17 @@ class _Writer:
             inner.append(xml("joint", **body.joint))
         painted = [(merge(body.meshes), None)] if body.meshes else []
         for k, (mesh, rgba) in enumerate([*painted, *body.glass]):
-            inner.append(self.visual_geom(mesh, f"{self.asset.name}_{body.name}_{k}", rgba))
+            name = f"{self.name}_{body.name}_{k}"
+            meshes[name] = mesh.transformed(rot=frame).tobytes()
+            look = dict(material=self.name) if rgba is None else dict(rgba=rgba)
+            inner.append(xml("geom", type="mesh", mesh=name, **look, group=1, contype=0, conaffinity=0, mass=0.0))
         density = 0.0 if body.inertial else body.mass / max(sum(c.volume for c in body.colliders), 1e-12)
-        inner += [self.collider(c, density * c.volume) for c in body.colliders]
-        inner += [xml("site", **s) for s in body.sites]
-        inner += [self.body(child) for child in body.children]
+        for c in body.colliders:
+            quat = quat_wxyz(frame @ c.rot)
+            pose = dict(pos=frame @ c.pos, quat=quat if abs(quat[0]) < 1 - 1e-9 else None)
+            inner.append(
+                xml("geom", type=c.kind, size=c.size, **pose, mass=density * c.volume, group=0, **c.attributes)
+            )
+        inner += [xml("site", **site) for site in body.sites]
+        inner += [self._body(child, meshes) for child in body.children]
         return xml("body", inner, name=body.name, pos=body.pos if any(body.pos) else None, quat=body.quat)
-
-    def visual_geom(self, mesh: Mesh, name: str, rgba: tuple | None) -> str:
-        self.meshes[name] = mesh.transformed(rot=self.frame).tobytes()
-        look = dict(material=self.asset.name) if rgba is None else dict(rgba=rgba)
-        return xml("geom", type="mesh", mesh=name, **look, group=1, contype=0, conaffinity=0, mass=0.0)
-
-    def collider(self, c: Collider, mass: float) -> str:
-        quat = quat_wxyz(self.frame @ c.rot)
-        turned = quat if abs(quat[0]) < 1 - 1e-9 else None
-        pose = dict(pos=self.frame @ c.pos, quat=turned)
-        return xml("geom", type=c.kind, size=c.size, **pose, mass=mass, group=0, **c.attributes)

@@ -126,12 +126,6 @@ def label(
     name_y = 0.36 * h if motif else 0.5 * h
     if band:
         draw.rectangle((0, name_y - 0.2 * h, w, name_y + 0.2 * h), fill=band)
-    _motif(draw, motif, blob, w, h, text)
-    fitted(draw, text, (w / 2, name_y), 0.88 * w, 0.34 * h if motif else 0.6 * h, ink)
-    return image
-
-
-def _motif(draw: ImageDraw.ImageDraw, motif: str, blob: Colour, w: float, h: float, text: str) -> None:
     cx, cy, r = w / 2, 0.78 * h, 0.17 * h
     dark = tuple(int(0.7 * c) for c in blob)
     if motif == "disc":
@@ -149,6 +143,8 @@ def _motif(draw: ImageDraw.ImageDraw, motif: str, blob: Colour, w: float, h: flo
         for k in range(10):
             spot = (cx + (k - 4.5) * 0.09 * w, cy + gen.uniform(-0.6, 0.5) * r)
             draw.text(spot, "ABCDEFGHIJ"[k], font=font(max(8, int(0.11 * h))), fill=blob, anchor="mm")
+    fitted(draw, text, (w / 2, name_y), 0.88 * w, 0.34 * h if motif else 0.6 * h, ink)
+    return image
 
 
 class Atlas:

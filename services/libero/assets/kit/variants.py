@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
 
 import numpy as np
 from PIL import Image
@@ -14,32 +15,21 @@ from services.libero.assets.kit.paint import Colour
 TEXTURE_SHARE = 0.35  # of the texture's own colour
 
 
-@dataclass(frozen=True)
-class ObjectVariant:
-    """One object: its name, the original `of`, the tint, and the factor of its size."""
+def variant(originals: Mapping[str, Asset], name: str, of: str, tint: Colour | None = None, size: float = 1.0) -> Asset:
+    """Return `originals[of]`, `size` times as large: same shape, frame, joints and regions; mass grows with the volume.
 
-    name: str
-    of: str
-    tint: Colour | None = None
-    size: float = 1.0
-
-
-def variant(spec: ObjectVariant, of: Asset) -> Asset:
-    """Return the asset: same shape, frame, joints and regions; mass grows with the volume."""
-    prefix = of.path.removesuffix(of.name).replace(f"/{of.name}/", f"/{spec.name}/")
-    larger = {name: spec.size * getattr(of, name) for name in ("bottom", "top", "radius")}
-    texture = of.texture if spec.tint is None else tinted(of.texture, spec.tint)
-    return replace(of, path=f"{prefix}{spec.name}", root=_scaled(of.root, spec.size), texture=texture, **larger)
-
-
-def tinted(image: Image.Image, tint: Colour) -> Image.Image:
-    """Return the image in the hue of `tint` with its brightness, so that text on it stays readable."""
-    pixels = np.asarray(image.convert("RGB"), np.float64)
-    light = pixels.mean(axis=-1, keepdims=True) / 255
-    painted = np.array(tint) * (0.45 + 0.65 * light)
-    return Image.fromarray(
-        np.clip(TEXTURE_SHARE * pixels + (1 - TEXTURE_SHARE) * painted, 0, 255).round().astype(np.uint8)
-    )
+    A tinted texture has the hue of `tint` and its own brightness, so that text on it stays readable.
+    """
+    asset = originals[of]
+    prefix = asset.path.removesuffix(of).replace(f"/{of}/", f"/{name}/")
+    larger = {key: size * getattr(asset, key) for key in ("bottom", "top", "radius")}
+    texture = asset.texture
+    if tint is not None:
+        pixels = np.asarray(texture.convert("RGB"), np.float64)
+        light = pixels.mean(axis=-1, keepdims=True) / 255
+        painted = TEXTURE_SHARE * pixels + (1 - TEXTURE_SHARE) * (np.array(tint) * (0.45 + 0.65 * light))
+        texture = Image.fromarray(np.clip(painted, 0, 255).round().astype(np.uint8))
+    return replace(asset, path=f"{prefix}{name}", root=_scaled(asset.root, size), texture=texture, **larger)
 
 
 def _scaled(body: RigidBody, size: float) -> RigidBody:
@@ -51,7 +41,7 @@ def _scaled(body: RigidBody, size: float) -> RigidBody:
     return replace(
         body,
         mass=size**3 * body.mass,
-        meshes=[mesh.scaled(size, size, size) for mesh in body.meshes],
+        meshes=[mesh.scaled(size) for mesh in body.meshes],
         colliders=[
             replace(collider, size=tuple(size * length for length in collider.size), pos=size * collider.pos)
             for collider in body.colliders
@@ -60,7 +50,6 @@ def _scaled(body: RigidBody, size: float) -> RigidBody:
     )
 
 
-def assets(originals: Mapping[str, Asset]) -> Iterable[Asset]:
-    """Yield LIBERO-PRO's objects, made from the `originals`."""
-    for spec in of_kind("variants", ObjectVariant):
-        yield variant(spec, originals[spec.of])
+def assets(originals: Mapping[str, Asset]) -> tuple[Asset, ...]:
+    """Return LIBERO-PRO's objects, made from the `originals`."""
+    return of_kind("variants", partial(variant, originals))

@@ -58,7 +58,7 @@ def build(directory: Path) -> None:
         target = directory / path
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes(data)
-        lines.append(f"{content.git_sha1_of(data)} {path}\n")
+        lines.append(f"{content.git_sha1(data)} {path}\n")
     (directory / MARKER).write_text("".join(lines))
 
 
@@ -76,7 +76,7 @@ def damage(directory: Path) -> str:
     actual = content.hashes(directory, content.files_below(directory))
     actual.pop(MARKER, None)
     differing = sorted(path for path in stated.keys() | actual.keys() if stated.get(path) != actual.get(path))
-    if not stated or differing:
+    if differing or not stated:
         return f"{len(differing)} of {len(stated)} files are missing or differ ({', '.join(differing[:3])})"
     return ""
 

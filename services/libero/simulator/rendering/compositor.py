@@ -16,12 +16,39 @@ import numpy as np
 
 from services.libero.simulator.rendering import layers
 from services.libero.simulator.rendering.culling import SLACK_M
-from services.libero.simulator.rendering.rest_detector import RestDetector
 from services.libero.simulator.rendering.stage import Stage
 
 _GLASS_BELOW = 0.995  # opacity below which MuJoCo blends
 _MANY_TRIANGLES = 1000  # of a body; smaller bodies are rendered in a fraction of a millisecond
+MIN_STILL_FRAMES = 2  # images with the same pose before an object counts as at rest
 _DEFAULT_RGBA = (0.5, 0.5, 0.5, 1.0)  # a geom with this colour uses its material's
+
+
+class RestDetector:
+    """Tracks the `movable` geoms (bool [ngeom]) from image to image.
+
+    When an object in a layer moves, the layer must be rendered again, which costs as much as an image. So an object
+    that moves soon after coming to rest must stay still twice as long the next time.
+    """
+
+    def __init__(self, movable: np.ndarray):
+        self._movable = movable
+        self._poses = None
+        self._still = np.zeros(len(movable), int)  # number of images without motion
+        self._min_still = np.full(len(movable), MIN_STILL_FRAMES)
+        self.at_rest = np.zeros(len(movable), bool)
+
+    def update(self, poses: np.ndarray) -> np.ndarray:
+        """Return the geoms at rest (bool [ngeom]): their `poses`, float32 [ngeom, 12], are bit-identical."""
+        changed = np.ones(len(poses), bool) if self._poses is None else (poses != self._poses).any(axis=1)
+        disturbed = self.at_rest & changed
+        if disturbed.any():
+            soon = self._still < 4 * self._min_still
+            self._min_still[disturbed] = np.where(soon, 2 * self._min_still, MIN_STILL_FRAMES)[disturbed]
+        self._still = np.where(changed, 0, self._still + 1)
+        self.at_rest = self._movable & (self._still >= self._min_still)
+        self._poses = poses
+        return self.at_rest
 
 
 class Compositor:
@@ -51,62 +78,43 @@ class Compositor:
 
     def render(self, camera: int) -> np.ndarray | None:
         """Return the image of `camera`: uint8 [size, size, 3]; None if it needs a full render."""
-        if not self._is_fixed(camera) or self._behind_plane(camera):
+        model, data, planes = self._stage.model, self._stage.data, self._planes
+        is_fixed = model.cam_mode[camera] == mujoco.mjtCamLight.mjCAMLIGHT_FIXED
+        if not is_fixed or model.body_weldid[model.cam_bodyid[camera]] != 0:
             return None
-        still = self._static | self._at_rest(camera)
+        height = (data.cam_xpos[camera] - data.geom_xpos[planes]) * data.geom_xmat[planes, 2::3]
+        if (height.sum(1) < 0).any():  # MuJoCo draws a static plane transparent that is seen from behind
+            return None
+        if camera not in self._resting:
+            triangles = np.zeros(model.nbody, int)
+            meshes = self._visible[model.geom_type[self._visible] == mujoco.mjtGeom.mjGEOM_MESH]
+            np.add.at(triangles, model.geom_bodyid[meshes], model.mesh_facenum[model.geom_dataid[meshes]])
+            is_expensive = (triangles >= _MANY_TRIANGLES)[model.geom_bodyid]
+            self._resting[camera] = RestDetector(_solid(self._stage) & ~self._static & is_expensive)
+        still = self._static | self._resting[camera].update(self._poses())
         stack = [self._static_layer(camera, still)]
-        if self._stage.culling.sees_mirror(self._stage.data, camera):
+        if self._stage.culling.sees_mirror(data, camera):
             mirror = self._mirror_layer(camera)
             if mirror is None:
                 return None
             stack.insert(0, mirror)
-        self._compose(camera, stack, still)
+        # the layers take the places of the first geoms; then come all geoms that they do not show
+        mirrored = len(stack) > 1
+        hidden = self._stage.culling.outside_frustum(data, camera) & ~still
+        if mirrored:
+            hidden[self._stage.culling.mirror_ids] = True
+        hidden |= self._from_layer(~hidden, still)
+        hidden[self._visible[:2]] = False, not mirrored
+        self._stage.update_scene(hidden, reflect=False)
+        for layer, geom in zip(stack, self._stage.scene.geoms, strict=False):
+            layer.replace(geom)
         self._stage.draw()
         return self._stage.read()
-
-    def _at_rest(self, camera: int) -> np.ndarray:
-        """Return the movable geoms (bool [ngeom]) at rest in the last images of `camera`."""
-        resting = self._resting.setdefault(camera, RestDetector(self._worth_holding()))
-        return resting.update(self._poses())
-
-    def _worth_holding(self) -> np.ndarray:
-        """Return the movable geoms (bool [ngeom]) that are expensive enough to put into the layer."""
-        model, triangles = self._stage.model, np.zeros(self._stage.model.nbody, int)
-        meshes = self._visible[model.geom_type[self._visible] == mujoco.mjtGeom.mjGEOM_MESH]
-        np.add.at(triangles, model.geom_bodyid[meshes], model.mesh_facenum[model.geom_dataid[meshes]])
-        return _solid(self._stage) & ~self._static & (triangles >= _MANY_TRIANGLES)[model.geom_bodyid]
 
     def _poses(self) -> np.ndarray:
         """Return each geom's pose as it is drawn: float32 [ngeom, 12]."""
         data = self._stage.data
         return np.concatenate([data.geom_xpos, data.geom_xmat], axis=1, dtype=np.float32, casting="same_kind")
-
-    def _compose(self, camera: int, stack: list[layers.Layer], still: np.ndarray) -> None:
-        """Fill the scene with the layers of `stack`, in place of the first geoms, and with the remaining geoms.
-
-        `still` (bool [ngeom]) are the geoms of the static layer.
-        """
-        stage, mirrored = self._stage, len(stack) > 1
-        hidden = stage.culling.outside_frustum(stage.data, camera) & ~still
-        if mirrored:
-            hidden[stage.culling.mirror_ids] = True
-        hidden |= self._from_layer(~hidden, still)
-        hidden[self._visible[:2]] = False, not mirrored
-        stage.update_scene(hidden, reflect=False)
-        for layer, geom in zip(stack, stage.scene.geoms, strict=False):
-            layer.replace(geom)
-
-    def _is_fixed(self, camera: int) -> bool:
-        model = self._stage.model
-        fixed = model.cam_mode[camera] == mujoco.mjtCamLight.mjCAMLIGHT_FIXED
-        return fixed and model.body_weldid[model.cam_bodyid[camera]] == 0
-
-    def _behind_plane(self, camera: int) -> bool:
-        """Return whether a static plane is seen from behind: MuJoCo then draws it transparent."""
-        data, planes = self._stage.data, self._planes
-        return bool(
-            (((data.cam_xpos[camera] - data.geom_xpos[planes]) * data.geom_xmat[planes, 2::3]).sum(1) < 0).any()
-        )
 
     def _from_layer(self, rendered: np.ndarray, still: np.ndarray) -> np.ndarray:
         """Return the geoms of `still` (bool [ngeom]) that can stay in the layer if `rendered` are drawn after it."""
@@ -123,14 +131,18 @@ class Compositor:
         result[visible] = static
         return result
 
+    def _new_layer(self) -> layers.Layer:
+        return layers.Layer(self._stage.context, self._shader, self._stage.size)
+
     def _static_layer(self, camera: int, still: np.ndarray) -> layers.Layer:
         """Return the layer of `still` (bool [ngeom]) for `camera`, rendered again if its appearance has changed."""
         stage = self._stage
-        layer, previous = self._static_layers.get(camera) or (
-            layers.Layer(stage.context, self._shader, stage.size),
-            None,
-        )
-        appearance = self._appearance(camera, still)
+        layer, previous = self._static_layers.get(camera) or (self._new_layer(), None)
+        model, data = stage.model, stage.data
+        geoms = (still, self._poses()[still], model.geom_rgba[still], model.mat_rgba)
+        lights = (data.light_xpos, data.light_xdir, model.light_active, model.light_diffuse)
+        parts = (*geoms, *lights, data.cam_xpos[camera], data.cam_xmat[camera])
+        appearance = b"".join(part.tobytes() for part in parts)  # everything that the layer depends on
         if appearance != previous:
             stage.update_scene(~still, reflect=False)
             stage.scene.ngeom = int(still.sum())  # without the sites at the end
@@ -141,13 +153,6 @@ class Compositor:
             layer.capture()
             self._static_layers[camera] = layer, appearance
         return layer
-
-    def _appearance(self, camera: int, still: np.ndarray) -> bytes:
-        """Return everything that the static layer depends on: its geoms, poses, colours, lights, the camera."""
-        model, data = self._stage.model, self._stage.data
-        geoms = (still, self._poses()[still], model.geom_rgba[still], model.mat_rgba)
-        lights = (data.light_xpos, data.light_xdir, model.light_active, model.light_diffuse)
-        return b"".join(part.tobytes() for part in (*geoms, *lights, data.cam_xpos[camera], data.cam_xmat[camera]))
 
     def _mirror_layer(self, camera: int) -> layers.Layer | None:
         """Return the layer of the mirror and its reflections, rendered again if its content has changed.
@@ -160,10 +165,7 @@ class Compositor:
         stage.update_scene(hidden, reflect=True)
         if any(0 < geom.rgba[3] < _GLASS_BELOW for geom in stage.scene.geoms[: stage.scene.ngeom]):
             return None
-        layer, previous = self._mirror_layers.get(camera) or (
-            layers.Layer(stage.context, self._shader, stage.size),
-            None,
-        )
+        layer, previous = self._mirror_layers.get(camera) or (self._new_layer(), None)
         content = stage.content()
         if content != previous:
             stage.draw()
@@ -185,15 +187,11 @@ def _static(stage: Stage) -> np.ndarray:
 
 def _solid(stage: Stage) -> np.ndarray:
     """Return the visible geoms (bool [ngeom]) that are opaque and do not reflect."""
-    solid = stage.visible() & (_alpha(stage.model) == 1)
-    solid[stage.culling.mirror_ids] = False
-    solid[stage.culling.infinite] = False
-    return solid
-
-
-def _alpha(model: mujoco.MjModel) -> np.ndarray:
-    """Return the opacity of each geom, 0 to 1: [ngeom]."""
+    model = stage.model
     alpha = model.geom_rgba[:, 3].copy()
     plain = (model.geom_rgba == np.float32(_DEFAULT_RGBA)).all(axis=1) & (model.geom_matid >= 0)
     alpha[plain] = model.mat_rgba[model.geom_matid[plain], 3]
-    return alpha
+    solid = stage.visible() & (alpha == 1)
+    solid[stage.culling.mirror_ids] = False
+    solid[stage.culling.infinite] = False
+    return solid

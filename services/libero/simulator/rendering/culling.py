@@ -14,21 +14,16 @@ SLACK_M = 1e-3  # for the rounding of positions and planes, in metres
 _PLANE, _BOX = int(mujoco.mjtGeom.mjGEOM_PLANE), int(mujoco.mjtGeom.mjGEOM_BOX)
 
 
-def _reflectance(model) -> np.ndarray:
-    """Return each geom's reflectance [ngeom]; 0 without a material."""
-    material = model.geom_matid
-    return (
-        np.where(material >= 0, model.mat_reflectance[np.maximum(material, 0)], 0.0) if model.nmat else 0.0 * material
-    )
-
-
 class Culling:
     """Finds the geoms that a model's cameras cannot see."""
 
     def __init__(self, model: mujoco.MjModel):
         self._model = model
         shape = model.geom_type
-        mirrors = (_reflectance(model) > 0) & ((shape == _PLANE) | (shape == _BOX))
+        reflects = np.zeros(model.ngeom, bool)
+        has_material = model.geom_matid >= 0
+        reflects[has_material] = model.mat_reflectance[model.geom_matid[has_material]] > 0
+        mirrors = reflects & ((shape == _PLANE) | (shape == _BOX))
         self.infinite = (shape == _PLANE) & (model.geom_size[:, :2] <= 0).any(axis=1)  # MuJoCo draws haze over it
         self._never_culled = self.infinite | mirrors
         self._boxes = model.geom_aabb.reshape(-1, 2, 3).copy()  # centre and half edges, in the geom's own frame
@@ -50,10 +45,25 @@ class Culling:
 
     def unreflected(self, data: mujoco.MjData, camera: int) -> np.ndarray:
         """Return the geoms (bool [ngeom]) that no mirror shows to `camera`."""
-        planes, eye = self._frustum(data, camera), data.cam_xpos[camera]
-        boxes, hidden = self.bounding_boxes(data), ~self._never_culled
+        frustum, eye = self._frustum(data, camera), data.cam_xpos[camera]
+        (centres, half_edges), hidden = self.bounding_boxes(data), ~self._never_culled
         for geom in self.mirror_ids:
-            hidden &= self._unreflected(data, geom, planes, eye, boxes)
+            mat, pos, size = data.geom_xmat[geom].reshape(3, 3), data.geom_xpos[geom], self._model.geom_size[geom]
+            planes, normal = frustum, mat[:, 2]
+            if self._model.geom_type[geom] == _BOX:
+                pos = pos + size[2] * normal  # a box reflects in its upper side
+            if (eye - pos) @ normal > 0 and size[0] > 0 and size[1] > 0:
+                # and inside the pyramid from the eye over the mirror
+                x, y = mat[:, 0] * size[0], mat[:, 1] * size[1]
+                corners = np.stack([pos + x + y, pos - x + y, pos - x - y, pos + x - y]) - eye
+                sides = np.cross(corners, np.roll(corners, -1, axis=0))
+                sides /= np.linalg.norm(sides, axis=1, keepdims=True)
+                planes = np.concatenate([planes, sides * np.sign(sides @ (pos - eye))[:, None]])
+            height = (centres - pos) @ normal
+            reflected = centres - 2 * height[:, None] * normal
+            reflected_planes = planes - 2 * (planes @ normal)[:, None] * normal  # as the geoms themselves see them
+            behind = _outside(height[:, None], half_edges, normal[None])
+            hidden &= behind | _outside((reflected - eye) @ planes.T, half_edges, reflected_planes)
         return hidden
 
     def sees_mirror(self, data: mujoco.MjData, camera: int) -> bool:
@@ -65,21 +75,6 @@ class Culling:
         reach = np.linalg.norm(size, axis=1) + SLACK_M
         return bool((infinite | ((offsets @ planes.T + reach[:, None]).min(axis=1) >= 0)).any())
 
-    def _unreflected(self, data, geom: int, planes: np.ndarray, eye: np.ndarray, boxes) -> np.ndarray:
-        """Return the geoms (bool [ngeom]) that the reflective `geom` does not show."""
-        mat, pos, size = data.geom_xmat[geom].reshape(3, 3), data.geom_xpos[geom], self._model.geom_size[geom]
-        normal = mat[:, 2]
-        if self._model.geom_type[geom] == _BOX:
-            pos = pos + size[2] * normal  # a box reflects in its upper side
-        if (eye - pos) @ normal > 0 and size[0] > 0 and size[1] > 0:
-            planes = np.concatenate([planes, _mirror_frustum(eye, pos, mat[:, 0] * size[0], mat[:, 1] * size[1])])
-        centres, half_edges = boxes
-        height = (centres - pos) @ normal
-        reflected = centres - 2 * height[:, None] * normal
-        reflected_planes = planes - 2 * (planes @ normal)[:, None] * normal  # as the geoms themselves see them
-        behind = _outside(height[:, None], half_edges, normal[None])
-        return behind | _outside((reflected - eye) @ planes.T, half_edges, reflected_planes)
-
     def bounding_boxes(self, data: mujoco.MjData):
         """Return a box around each geom, in metres: its centre [ngeom, 3] and its half edges [ngeom, 3, 3]."""
         turn = data.geom_xmat.reshape(-1, 3, 3)
@@ -87,7 +82,11 @@ class Culling:
         return centres, (turn * self._boxes[:, 1, None]).transpose(0, 2, 1)
 
     def _frustum(self, data, camera: int) -> np.ndarray:
-        return _frustum_planes(self._model.cam_fovy[camera], data.cam_xmat[camera].reshape(3, 3))
+        """Return the inward normals [5, 3] of a square view: left, right, bottom, top, and the plane of the eye."""
+        half = np.deg2rad(self._model.cam_fovy[camera]) / 2
+        cos, sin = np.cos(half), np.sin(half)
+        local = np.array([[cos, 0, -sin], [-cos, 0, -sin], [0, cos, -sin], [0, -cos, -sin], [0, 0, -1]])
+        return local @ data.cam_xmat[camera].reshape(3, 3).T  # x right, y up, looking along -z
 
     def hide(self, hidden: np.ndarray) -> None:
         """Exclude the geoms of `hidden` from `mjv_updateScene` until `show_all`."""
@@ -101,22 +100,3 @@ def _outside(distances: np.ndarray, half_edges: np.ndarray, planes: np.ndarray) 
     """Return the boxes (bool [n]) outside one of `planes` [m, 3]; `distances` [n, m] are of their centres, signed."""
     reach = np.abs(half_edges @ planes.T).sum(axis=1)
     return (distances + reach + SLACK_M).min(axis=1) < 0
-
-
-def _frustum_planes(fovy_deg: float, mat: np.ndarray) -> np.ndarray:
-    """Return the inward normals [5, 3] of a square view: left, right, bottom, top, and the plane of the eye.
-
-    `mat` is MuJoCo's camera frame: x right, y up, looking along -z.
-    """
-    half = np.deg2rad(fovy_deg) / 2
-    cos, sin = np.cos(half), np.sin(half)
-    local = np.array([[cos, 0, -sin], [-cos, 0, -sin], [0, cos, -sin], [0, -cos, -sin], [0, 0, -1]])
-    return local @ mat.T
-
-
-def _mirror_frustum(eye: np.ndarray, centre: np.ndarray, across: np.ndarray, up: np.ndarray) -> np.ndarray:
-    """Return the inward normals [4, 3] of the pyramid from `eye` over the rectangle centre ± across ± up."""
-    corners = np.stack([centre + across + up, centre - across + up, centre - across - up, centre + across - up]) - eye
-    normals = np.cross(corners, np.roll(corners, -1, axis=0))
-    normals /= np.linalg.norm(normals, axis=1, keepdims=True)
-    return normals * np.sign(normals @ (centre - eye))[:, None]

@@ -25,10 +25,10 @@ _COLOR_AND_DEPTH = GL.GL_COLOR_BUFFER_BIT | GL.GL_DEPTH_BUFFER_BIT
 class CopyShader:
     """The shader that restores layers. Raises RuntimeError or a GLError if the driver does not support it."""
 
-    def __init__(self, fragment: str = _FRAGMENT):
+    def __init__(self):
         from OpenGL.GL import shaders
 
-        parts = ((_VERTEX, GL.GL_VERTEX_SHADER), (fragment, GL.GL_FRAGMENT_SHADER))
+        parts = ((_VERTEX, GL.GL_VERTEX_SHADER), (_FRAGMENT, GL.GL_FRAGMENT_SHADER))
         self.program = shaders.compileProgram(*(shaders.compileShader(*part) for part in parts), validate=False)
         GL.glUseProgram(self.program)
         GL.glUniform1i(GL.glGetUniformLocation(self.program, "color"), _COLOR_UNIT)
@@ -54,7 +54,20 @@ class Layer:
         ):
             GL.glFramebufferTexture2D(GL.GL_FRAMEBUFFER, part, GL.GL_TEXTURE_2D_MULTISAMPLE, texture, 0)
         GL.glBindFramebuffer(GL.GL_FRAMEBUFFER, context.offFBO)
-        self.display_list = _record_display_list(shader.program, self._textures)
+        # a list that draws one triangle over the view; from behind, as in mirrors, it draws nothing
+        self.display_list = GL.glGenLists(1)
+        GL.glNewList(self.display_list, GL.GL_COMPILE)
+        for unit, texture in zip((_COLOR_UNIT, _DEPTH_UNIT), self._textures, strict=True):
+            GL.glActiveTexture(GL.GL_TEXTURE0 + unit)
+            GL.glBindTexture(GL.GL_TEXTURE_2D_MULTISAMPLE, texture)
+        GL.glActiveTexture(GL.GL_TEXTURE0)
+        GL.glUseProgram(shader.program)
+        GL.glBegin(GL.GL_TRIANGLES)
+        for x, y in ((-1, -1), (3, -1), (-1, 3)):
+            GL.glVertex4f(x, y, 0.5, 1.0)
+        GL.glEnd()
+        GL.glUseProgram(0)
+        GL.glEndList()
 
     def capture(self) -> None:
         """Copy MuJoCo's last render."""
@@ -86,21 +99,3 @@ def _samples_like(renderbuffer: int, samples: int, size: int) -> int:
     GL.glTexImage2DMultisample(GL.GL_TEXTURE_2D_MULTISAMPLE, samples, internal_format, size, size, True)
     GL.glBindTexture(GL.GL_TEXTURE_2D_MULTISAMPLE, 0)
     return texture
-
-
-def _record_display_list(program: int, textures) -> int:
-    """Return a display list that draws one triangle over the view; from behind, as in mirrors, it draws nothing."""
-    number = GL.glGenLists(1)
-    GL.glNewList(number, GL.GL_COMPILE)
-    for unit, texture in zip((_COLOR_UNIT, _DEPTH_UNIT), textures, strict=True):
-        GL.glActiveTexture(GL.GL_TEXTURE0 + unit)
-        GL.glBindTexture(GL.GL_TEXTURE_2D_MULTISAMPLE, texture)
-    GL.glActiveTexture(GL.GL_TEXTURE0)
-    GL.glUseProgram(program)
-    GL.glBegin(GL.GL_TRIANGLES)
-    for x, y in ((-1, -1), (3, -1), (-1, 3)):
-        GL.glVertex4f(x, y, 0.5, 1.0)
-    GL.glEnd()
-    GL.glUseProgram(0)
-    GL.glEndList()
-    return number

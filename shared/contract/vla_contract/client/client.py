@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, suppress
 from typing import Any
 
-from vla_contract.client.transport import FAULTS, Deadline, Response, RetryRule, Transport
+from vla_contract.client.transport import FAULTS, Deadline, Response, Transport, backoff_s
 from vla_contract.protocol import codec
 from vla_contract.protocol.errors import PolicyError, PolicyRefused, PolicyUnavailable, SessionLost
 from vla_contract.protocol.info import PolicyInfo
@@ -45,13 +45,12 @@ class PolicyClient(AbstractContextManager["PolicyClient"]):
         timeout_s: float = 30.0,
         deadline_s: float = 120.0,
         retries: int = 8,
-        rule: RetryRule | None = None,
     ):
-        if timeout_s <= 0 or deadline_s <= 0:
-            raise ValueError(f"timeout_s={timeout_s}, deadline_s={deadline_s}; expected seconds > 0")
-        self.timeout_s, self.deadline_s = timeout_s, deadline_s
+        if timeout_s <= 0 or deadline_s <= 0 or retries < 0:
+            values = f"timeout_s={timeout_s}, deadline_s={deadline_s}, retries={retries}"
+            raise ValueError(f"{values}; expected seconds > 0 and retries >= 0")
+        self.timeout_s, self.deadline_s, self.retries = timeout_s, deadline_s, retries
         self._name, self._count = uuid.uuid4().hex, itertools.count()
-        self._rule = rule or RetryRule(retries=retries)
         self._transport = Transport(base_url)
         self._token = {"Authorization": f"Bearer {check_token('the token (VLALAB_TOKEN)', token)}"} if token else {}
 
@@ -142,7 +141,7 @@ class PolicyClient(AbstractContextManager["PolicyClient"]):
         if body is not None:
             headers["Content-Type"] = codec.MEDIA_TYPE
         for attempt in itertools.count():
-            timeout_s, requested_s = min(self.timeout_s, max(deadline.left_s(), 0.001)), None
+            timeout_s, requested_s = min(self.timeout_s, max(deadline.left_s(), 0.001)), 0.0
             headers["X-Timeout-S"] = f"{timeout_s:.3f}"  # the server drops the request afterwards
             try:
                 answer = self._transport.request(method, route, timeout_s, headers, body)
@@ -154,9 +153,11 @@ class PolicyClient(AbstractContextManager["PolicyClient"]):
                 fault = _fault(url, answer)
                 if answer.status not in _RETRYABLE or str(fault.problem.get("type", "")).endswith(_FINAL):
                     raise fault
-                requested_s = _seconds(fault.problem.get("retry_after_s", answer.headers.get("Retry-After")))
-            wait_s = self._rule.wait_s(attempt, requested_s)
-            if attempt >= self._rule.retries or wait_s >= deadline.left_s():
+                with suppress(TypeError, ValueError):  # missing, or an HTTP date, which our servers never send
+                    stated: Any = fault.problem.get("retry_after_s", answer.headers.get("Retry-After"))
+                    requested_s = min(max(float(stated), 0.0), 3600.0)
+            wait_s = backoff_s(attempt, requested_s)
+            if attempt >= self.retries or wait_s >= deadline.left_s():
                 spent = f"{attempt + 1} tries in {self.deadline_s - deadline.left_s():.1f} s"
                 raise PolicyUnavailable(f"{fault} ({spent})", fault.status, fault.problem) from fault
             time.sleep(wait_s)
@@ -176,13 +177,6 @@ def _problem(answer: Response) -> Mapping[str, Any]:
         if isinstance(members := json.loads(answer.body), dict):
             return members
     return {}
-
-
-def _seconds(value: Any) -> float | None:
-    try:
-        return min(max(float(value), 0.0), 3600.0)
-    except (TypeError, ValueError):
-        return None  # missing, or an HTTP date, which our servers never send
 
 
 def _reason(error: Exception, timeout_s: float = 0.0) -> str:

@@ -8,35 +8,25 @@ import random
 import socket
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any, NamedTuple
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import urlsplit
 
 KEEP_S = 60.0  # an idle connection older than this is not used again; our servers keep theirs for 120 s
 CONNECT_S = 5.0  # three attempts of the kernel; a running service accepts the first
 PROBE_AFTER_S, PROBE_EVERY_S, PROBES = 10, 5, 3  # without a response to any, the server's machine is gone
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 5.0  # between attempts
 MAX_ANSWER = 32 * 2**20  # bytes of a body
 FAULTS = (OSError, http.client.HTTPException)  # all errors of transport
 
 
-@dataclass(frozen=True)
-class RetryRule:
-    """Exponential backoff with full jitter."""
+def backoff_s(attempt: int, requested_s: float = 0.0) -> float:
+    """Return the pause after failed attempt number `attempt` (from 0), never shorter than the server requests.
 
-    retries: int = 8  # attempts after the first
-    first_s: float = 0.05
-    longest_s: float = 5.0
-    jitter: Callable[[float, float], float] = random.uniform
-
-    def __post_init__(self) -> None:
-        if self.retries < 0 or not 0 < self.first_s <= self.longest_s:
-            raise ValueError(f"{self}; expected retries >= 0 and 0 < first_s <= longest_s")
-
-    def wait_s(self, attempt: int, requested_s: float | None) -> float:
-        """Return the pause after failed attempt number `attempt` (from 0), never shorter than the server requests."""
-        return (requested_s or 0.0) + self.jitter(0.0, min(self.longest_s, self.first_s * 2**attempt))
+    Exponential backoff with full jitter.
+    """
+    return requested_s + random.uniform(0.0, min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2 ** min(attempt, 30)))
 
 
 class Deadline:
@@ -49,6 +39,12 @@ class Deadline:
     def left_s(self) -> float:
         """Return the seconds left; negative after the deadline."""
         return self._end - time.monotonic()
+
+    def require_left_s(self) -> float:
+        """Return the seconds left. Raises TimeoutError after the deadline."""
+        if (left_s := self.left_s()) <= 0:
+            raise TimeoutError("timed out")
+        return left_s
 
 
 class Response(NamedTuple):
@@ -67,7 +63,17 @@ class Transport:
     """
 
     def __init__(self, base_url: str):
-        url = _split(base_url)
+        try:
+            url = urlsplit(base_url)
+            is_valid = (
+                url.scheme in ("http", "https") and url.hostname and url.hostname.encode("idna") and url.port != 0
+            )
+            is_valid = is_valid and not (url.username is not None or url.query or url.fragment or " " in base_url)
+        except (ValueError, TypeError, AttributeError):  # a bad port or host name, or not a text
+            is_valid = False
+        if not is_valid or not base_url.isprintable():
+            expected = "expected for example http://127.0.0.1:8001"
+            raise ValueError(f"policy address {base_url!r} is not a URL of a service; {expected}")
         self.base_url, self._path = base_url.rstrip("/"), url.path.rstrip("/")
         kind = http.client.HTTPSConnection if url.scheme == "https" else http.client.HTTPConnection
         self._new_connection = functools.partial(kind, url.hostname or "", url.port)
@@ -82,12 +88,18 @@ class Transport:
         timeout_s: from connecting to the last byte of the response; connecting takes at most CONNECT_S. Raises one of
         FAULTS. An idle connection that the server has closed is replaced.
         """
-        deadline, idle = Deadline(timeout_s), self._pop_idle()
-        if idle is not None:
-            try:
-                return self._exchange(idle, deadline, method, route, headers, body)
-            except (ConnectionError, http.client.BadStatusLine):
-                self.close()  # the server has probably closed all
+        deadline = Deadline(timeout_s)
+        if self._owner != os.getpid():  # after a fork both processes hold the same sockets
+            self._idle, self._owner = deque(), os.getpid()
+        try:
+            connection, since = self._idle.pop()  # the one used last: the least likely to be closed
+        except IndexError:
+            return self._exchange(self._open(deadline), deadline, method, route, headers, body)
+        if time.monotonic() - since < KEEP_S:
+            with suppress(ConnectionError, http.client.BadStatusLine):
+                return self._exchange(connection, deadline, method, route, headers, body)
+        connection.close()
+        self.close()  # the server has probably closed all
         return self._exchange(self._open(deadline), deadline, method, route, headers, body)
 
     def close(self) -> None:
@@ -95,19 +107,8 @@ class Transport:
         while self._idle:
             self._idle.pop()[0].close()
 
-    def _pop_idle(self) -> http.client.HTTPConnection | None:
-        if self._owner != os.getpid():  # after a fork both processes hold the same sockets
-            self._idle, self._owner = deque(), os.getpid()
-        with suppress(IndexError):  # none left
-            while True:
-                connection, since = self._idle.pop()  # the one used last: the least likely to be closed
-                if time.monotonic() - since < KEEP_S:
-                    return connection
-                connection.close()
-        return None
-
     def _open(self, deadline: Deadline) -> http.client.HTTPConnection:
-        within_s = min(CONNECT_S, _left_s(deadline))
+        within_s = min(CONNECT_S, deadline.require_left_s())
         connection = self._new_connection(timeout=within_s)
         try:
             connection.connect()
@@ -120,12 +121,15 @@ class Transport:
         self, connection: http.client.HTTPConnection, deadline: Deadline,
         method: str, route: str, headers: Mapping[str, str], body: bytes | None,
     ) -> Response:  # fmt: skip
+        def open_response(sock: socket.socket, method: str) -> http.client.HTTPResponse:
+            return http.client.HTTPResponse(_Reader(sock, deadline), method=method)  # type: ignore[arg-type]
+
         try:
-            connection.sock.settimeout(_left_s(deadline))
+            connection.sock.settimeout(deadline.require_left_s())
             with suppress(BrokenPipeError, ConnectionResetError):
                 # a server that rejects a body closes early, maybe after a response
                 connection.request(method, self._path + route, body, headers)
-            connection.response_class = functools.partial(_open_response, deadline)  # type: ignore[assignment]
+            connection.response_class = open_response  # type: ignore[assignment]
             with connection.getresponse() as answer:
                 response = Response(answer.status, answer.reason, answer.headers, _read_body(answer))
                 keep = not answer.will_close
@@ -137,10 +141,6 @@ class Transport:
         else:
             connection.close()
         return response
-
-
-def _open_response(deadline: Deadline, sock: socket.socket, method: str) -> http.client.HTTPResponse:
-    return http.client.HTTPResponse(_Reader(sock, deadline), method=method)  # type: ignore[arg-type]
 
 
 class _Reader(io.RawIOBase):
@@ -157,7 +157,7 @@ class _Reader(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int:
-        self._sock.settimeout(_left_s(self._deadline))
+        self._sock.settimeout(self._deadline.require_left_s())
         return self._raw.readinto(buffer) or 0
 
     def close(self) -> None:
@@ -194,22 +194,3 @@ def probe(sock: socket.socket) -> None:
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, PROBES)
     gone_s = PROBE_AFTER_S + PROBES * PROBE_EVERY_S
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 1000 * gone_s)  # the same for what was sent
-
-
-def _left_s(deadline: Deadline) -> float:
-    if (left_s := deadline.left_s()) <= 0:
-        raise TimeoutError("timed out")
-    return left_s
-
-
-def _split(text: str) -> SplitResult:
-    try:
-        url = urlsplit(text)
-        is_valid = url.scheme in ("http", "https") and url.hostname and url.hostname.encode("idna") and url.port != 0
-    except (ValueError, TypeError, AttributeError):  # a bad port or host name, or not a text
-        is_valid = False
-    if not is_valid or url.username is not None or url.query or url.fragment or not text.isprintable() or " " in text:
-        raise ValueError(
-            f"policy address {text!r} is not a URL of a service; expected for example http://127.0.0.1:8001"
-        )
-    return url

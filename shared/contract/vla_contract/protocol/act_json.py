@@ -3,7 +3,7 @@
 Request  {"image": A, "instruction": text[, "unnorm_key": text][, "state": A]}, A = {"__numpy__": base64, "dtype":
 "|u1", "shape": [H, W, 3]}; answer: the chunk's first action, float64 [n], in the same form. Or both doubly encoded:
 {"encoded": "<the request as JSON>"} as the only key, answered by a JSON string that holds the answer. Grey and RGBA
-images are converted (rgb.py); a batch of one image and nested lists of integers are accepted too.
+images, a batch of one image and nested lists of integers are accepted too.
 """
 
 import base64
@@ -19,7 +19,6 @@ from vla_contract.protocol.codec import MAX_CONTAINERS, view
 from vla_contract.protocol.errors import InvalidObservation
 from vla_contract.protocol.info import PolicyInfo
 from vla_contract.protocol.plain import DTYPES
-from vla_contract.protocol.rgb import to_rgb
 from vla_contract.protocol.types import ActionChunk, Observation
 
 MEDIA_TYPE = "application/json"
@@ -32,7 +31,11 @@ def decode_act(body: bytes, info: PolicyInfo, session: str) -> tuple[Observation
 
     Raises InvalidObservation if the body is invalid, or if the policy needs what such clients cannot send.
     """
-    require_servable(info)
+    if info.needs_privileged or info.stateful:
+        needs = "needs privileged simulator state, which /act cannot carry"
+        if not info.needs_privileged:
+            needs = "keeps state per session, and /act names no session"
+        raise InvalidObservation(f"policy {info.name!r} {needs}; use POST /v1/act")
     payload = _object(loads(body))
     if "encoded" not in payload:
         return _observation(payload, info, session), encode_action
@@ -66,24 +69,16 @@ def loads(text: bytes | str) -> Any:
         raise InvalidObservation(f"the body is not valid JSON: {error}") from error
 
 
-def require_servable(info: PolicyInfo) -> None:
-    """Raise InvalidObservation if the policy needs more than an image and a text."""
-    if info.needs_privileged:
-        raise InvalidObservation(
-            f"policy {info.name!r} needs privileged simulator state, which /act cannot carry; use POST /v1/act"
-        )
-    if info.stateful:
-        raise InvalidObservation(
-            f"policy {info.name!r} keeps state per session, and /act names no session; use POST /v1/act"
-        )
-
-
 def _observation(payload: dict[str, Any], info: PolicyInfo, session: str) -> Observation:
     for name in ("image", "instruction"):
         if name not in payload:
             received = _names(payload) or "nothing"
             raise InvalidObservation(f"the body has no {name!r} (it has {received}); expected image and instruction")
-    _check_names(payload)
+    if len(payload) > MAX_FIELDS:
+        raise InvalidObservation(f"the body has {len(payload)} fields; expected at most {MAX_FIELDS}")
+    for name in payload:  # other unknown fields are ignored, as upstream does
+        if len(name) < 20 and name != "unnorm_key" and difflib.get_close_matches(name, ["unnorm_key"], cutoff=0.7):
+            raise InvalidObservation(f"unknown field {name!r}; did you mean 'unnorm_key'?")
     state = payload.get("state")
     if state is not None:
         if not isinstance(state, np.ndarray) or state.dtype.kind not in "fiu":
@@ -101,7 +96,10 @@ def _observation(payload: dict[str, Any], info: PolicyInfo, session: str) -> Obs
 
 
 def _image(value: Any) -> np.ndarray:
-    """Return the image as uint8 [H, W, 3]. Raises InvalidObservation naming the client's own field."""
+    """Return the image as uint8 [H, W, 3], as upstream's service converts it: grey three times, RGBA without alpha.
+
+    Raises InvalidObservation naming the client's own field.
+    """
     if isinstance(value, str):
         raise InvalidObservation(
             "image is a text; expected an array in json_numpy's form: decode the JPEG or PNG, and call "
@@ -114,22 +112,15 @@ def _image(value: Any) -> np.ndarray:
             array = np.array(None)
         is_image = array.dtype.kind in "iu" and array.size and 0 <= array.min() <= array.max() <= 255
         value = array.astype(np.uint8) if is_image else value
-    if isinstance(value, np.ndarray) and value.ndim == 4 and len(value) == 1:
-        value = value[0]
-    image = to_rgb(value)
-    if not isinstance(image, np.ndarray) or image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3:
-        got = f"{value.dtype} {list(value.shape)}" if isinstance(value, np.ndarray) else f"a {type(value).__name__}"
-        raise InvalidObservation(f"image is {got}; expected uint8 [H, W, 3] with values from 0 to 255")
-    return image
-
-
-def _check_names(payload: dict[str, Any]) -> None:
-    """Raise InvalidObservation for a misspelt unnorm_key; other unknown fields are ignored, as upstream does."""
-    if len(payload) > MAX_FIELDS:
-        raise InvalidObservation(f"the body has {len(payload)} fields; expected at most {MAX_FIELDS}")
-    for name in payload:
-        if len(name) < 20 and name != "unnorm_key" and difflib.get_close_matches(name, ["unnorm_key"], cutoff=0.7):
-            raise InvalidObservation(f"unknown field {name!r}; did you mean 'unnorm_key'?")
+    if not isinstance(value, np.ndarray):
+        raise InvalidObservation(f"image is a {type(value).__name__}; expected uint8 [H, W, 3]")
+    image = value[0] if value.ndim == 4 and len(value) == 1 else value
+    if image.dtype == np.uint8 and image.ndim == 2:
+        return np.repeat(image[:, :, None], 3, axis=2)
+    if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] not in (3, 4):
+        got = f"image is {value.dtype} {list(value.shape)}"
+        raise InvalidObservation(f"{got}; expected uint8 [H, W, 3] with values from 0 to 255")
+    return np.ascontiguousarray(image[:, :, :3])
 
 
 def _names(items: dict[str, Any]) -> str:
@@ -139,24 +130,19 @@ def _names(items: dict[str, Any]) -> str:
 def _array_or_dict(items: dict[str, Any]) -> Any:
     if _ND not in items:
         return items
-    if not {"dtype", "shape"} <= items.keys() or not isinstance(items[_ND], str):
+    text, name = items[_ND], items.get("dtype")
+    if not {"dtype", "shape"} <= items.keys() or not isinstance(text, str):
         raise InvalidObservation(f"an array has the members {_names(items)}; expected {_ND}, dtype and shape")
-    name = items["dtype"]
     if not isinstance(name, str) or name not in DTYPES:
         raise InvalidObservation(f"an array has dtype {str(name)[:40]!r}; expected one of {', '.join(DTYPES)}")
-    raw = _from_base64(items[_ND])
-    return view(raw, DTYPES[name], items["shape"])
-
-
-def _from_base64(text: str) -> bytes:
-    """Return the bytes. Strict like b64decode(validate=True), which takes three times as long in Python 3.10."""
+    # Strict like b64decode(validate=True), which takes three times as long in Python 3.10.
     try:
         raw = binascii.a2b_base64(text)  # skips other characters …
     except (binascii.Error, ValueError) as error:
         raise InvalidObservation(f"an array's data is not base64: {error}") from error
     if len(text) != 4 * -(-len(raw) // 3):  # … and then the text is longer than necessary
         raise InvalidObservation("an array's data is not base64: it has other characters")
-    return raw
+    return view(raw, DTYPES[name], items["shape"])
 
 
 def _object(value: Any) -> dict[str, Any]:

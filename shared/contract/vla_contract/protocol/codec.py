@@ -51,7 +51,7 @@ def unpack(data: bytes) -> Any:
     """
     if len(data) > MAX_BYTES:
         raise InvalidObservation(f"the message has {len(data)} bytes; expected at most {MAX_BYTES}")
-    count = _Count()
+    count = CountingHooks()
     try:
         return msgpack.unpackb(data, object_hook=count.on_dict, list_hook=count.on_list, **LIMITS)
     except InvalidObservation:
@@ -74,25 +74,25 @@ def encode_special(value: Any) -> Any:
     raise TypeError(f"a {type(value).__name__}")
 
 
-class _Count:
-    """Hooks that count containers: a small message must not decode to a large object."""
+class CountingHooks:
+    """Hooks of msgpack that count containers: a small message must not decode to a large object."""
 
     def __init__(self) -> None:
         self.left, self.values_left = MAX_CONTAINERS, MAX_VALUES
 
     def on_list(self, items: list[Any]) -> list[Any]:
-        self._take(items)
+        self.take(items)
         return items
 
     def on_dict(self, items: dict[Any, Any]) -> Any:
-        self._take(items)
+        self.take(items)
         if len(items) == 1 and _ND in items:
             return decode_array(items[_ND])
         if not all(type(key) is str for key in items):
             raise InvalidObservation("the message has a key that is not a text")
         return items
 
-    def _take(self, items: Sized) -> None:
+    def take(self, items: Sized) -> None:
         self.left -= 1
         self.values_left -= len(items)
         if self.left < 0:

@@ -43,18 +43,9 @@ class PolicyRefused(PolicyError):
     """The policy rejected the request (4xx): the observation or configuration is wrong, a retry cannot help."""
 
 
-class _Repr(reprlib.Repr):
-    """Shortens values at every level."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.maxlevel, self.maxstring, self.maxlong, self.maxother = 3, 200, 60, 60
-
-    def repr_bytes(self, value: bytes, level: int) -> str:
-        return repr(value[:20])
-
-
-_REPR = _Repr()
+_REPR = reprlib.Repr()  # shortens values at every level
+_REPR.maxlevel, _REPR.maxstring, _REPR.maxlong, _REPR.maxother = 3, 200, 60, 60
+_REPR.repr_bytes = lambda value, level: repr(value[:20])  # type: ignore[attr-defined]
 
 
 def shorten(value: object, limit: int = 80) -> str:

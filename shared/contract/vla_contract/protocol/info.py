@@ -44,9 +44,15 @@ class PolicyInfo:
 
     def __post_init__(self) -> None:
         for name in ("cameras", "unnorm_keys", "suites"):
-            _set_text_tuple(self, name)
+            value = getattr(self, name)
+            if isinstance(value, str) or not all(isinstance(item, str) and item for item in value):
+                raise ValueError(f"PolicyInfo.{name} is {value!r}; expected a tuple of names")
+            object.__setattr__(self, name, tuple(value))
         for name in ("action", "state"):
-            _set_parts(self, name)
+            value = getattr(self, name)
+            if not isinstance(value, (tuple, list)) or not all(isinstance(part, Part) for part in value):
+                raise ValueError(f"PolicyInfo.{name} is {value!r}; expected a tuple of Part")
+            object.__setattr__(self, name, tuple(value))
         if not self.action:
             raise ValueError("PolicyInfo.action is empty; expected the parts of an action")
         if self.image_hw is not None:
@@ -87,29 +93,13 @@ class PolicyInfo:
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "PolicyInfo":
         """Return the info of a server; unknown fields of a newer server are ignored."""
-        values = {name: data[name] for name in (f.name for f in fields(cls)) if name in data}
+        values = _known(cls, data)
         if values.get("checkpoint") is not None:
-            values["checkpoint"] = Checkpoint(
-                **{k: values["checkpoint"].get(k) for k in ("repo", "revision", "sha256")}
-            )
+            values["checkpoint"] = Checkpoint(**_known(Checkpoint, values["checkpoint"]))
         for name in {"action", "state"} & values.keys():
-            values[name] = tuple(_part(part) for part in values[name])
+            values[name] = tuple(Part(**_known(Part, part)) for part in values[name])
         return cls(**values)
 
 
-def _part(data: Mapping[str, Any]) -> Part:
-    return Part(**{name: data[name] for name in (f.name for f in fields(Part)) if name in data})
-
-
-def _set_parts(info: PolicyInfo, name: str) -> None:
-    value = getattr(info, name)
-    if not isinstance(value, (tuple, list)) or not all(isinstance(part, Part) for part in value):
-        raise ValueError(f"PolicyInfo.{name} is {value!r}; expected a tuple of Part")
-    object.__setattr__(info, name, tuple(value))
-
-
-def _set_text_tuple(info: PolicyInfo, name: str) -> None:
-    value = getattr(info, name)
-    if isinstance(value, str) or not all(isinstance(item, str) and item for item in value):
-        raise ValueError(f"PolicyInfo.{name} is {value!r}; expected a tuple of names")
-    object.__setattr__(info, name, tuple(value))
+def _known(kind: Any, data: Mapping[str, Any]) -> dict[str, Any]:
+    return {field.name: data[field.name] for field in fields(kind) if field.name in data}

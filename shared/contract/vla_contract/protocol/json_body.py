@@ -13,8 +13,14 @@ def load_json(body: bytes) -> Any:
     Raises ValueError for other text, NaN and infinite numbers, half of a surrogate pair, integers of more
     than MAX_DIGITS digits, and values nested deeper than MAX_DEPTH levels.
     """
+
+    def parse_int(digits: str) -> int:
+        if len(digits) > MAX_DIGITS:
+            raise ValueError(f"an integer has {len(digits)} digits; expected at most {MAX_DIGITS}")
+        return int(digits)
+
     try:
-        value = json.loads(body, parse_int=_parse_int)
+        value = json.loads(body, parse_int=parse_int)
         check_depth(value)
         json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
     except UnicodeError as error:
@@ -24,12 +30,6 @@ def load_json(body: bytes) -> Any:
     except ValueError as error:
         raise ValueError(f"the body is not valid JSON: {error}") from error
     return value
-
-
-def _parse_int(digits: str) -> int:
-    if len(digits) > MAX_DIGITS:
-        raise ValueError(f"an integer has {len(digits)} digits; expected at most {MAX_DIGITS}")
-    return int(digits)
 
 
 def check_depth(value: object, depth: int = 0) -> None:

@@ -32,7 +32,11 @@ class Part:
         if type(self.size) is not int or self.size < 1:
             raise ValueError(f"Part.size of {self.name!r} is {self.size!r}; expected an int >= 1")
         for field in ("low", "high"):
-            _set_bound(self, field)
+            value = getattr(self, field)
+            if value is not None:
+                if type(value) not in (int, float) or not math.isfinite(value):
+                    raise ValueError(f"Part.{field} of {self.name!r} is {value!r}; expected a number or None")
+                object.__setattr__(self, field, float(value))
         if self.low is not None and self.high is not None and not self.low < self.high:
             raise ValueError(f"Part.low of {self.name!r} is {self.low}; expected less than high, {self.high}")
 
@@ -49,15 +53,6 @@ def total(parts: Iterable[Part]) -> int:
 def format_parts(parts: Iterable[Part]) -> str:
     """Return the parts' names and sizes: "position delta [3], gripper [1]"."""
     return ", ".join(f"{part.name} [{part.size}]" for part in parts)
-
-
-def _set_bound(part: Part, field: str) -> None:
-    value = getattr(part, field)
-    if value is None:
-        return
-    if type(value) not in (int, float) or not math.isfinite(value):
-        raise ValueError(f"Part.{field} of {part.name!r} is {value!r}; expected a number or None")
-    object.__setattr__(part, field, float(value))
 
 
 # --- parts that a policy and a benchmark must name identically -------------------------------------------------

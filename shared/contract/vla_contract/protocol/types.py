@@ -51,9 +51,19 @@ class Observation:
         if not isinstance(self.images, Mapping):
             raise InvalidObservation(f"images is a {_type(self.images)}; expected a mapping of camera name to image")
         for name, image in self.images.items():
-            _check_image(name, image)
-        if self.state is not None:
-            _check_state(self.state)
+            _check_text("a camera's name", name, MAX_SESSION)
+            if not isinstance(image, np.ndarray) or image.dtype != np.uint8:
+                raise InvalidObservation(f"images[{name!r}] is {_describe(image)}; expected a uint8 array [H, W, 3]")
+            if image.ndim != 3 or image.shape[2] != 3 or not 0 < min(image.shape) <= max(image.shape) <= MAX_SIDE:
+                expected = f"expected [H, W, 3] with sides from 1 to {MAX_SIDE}"
+                raise InvalidObservation(f"images[{name!r}] has shape {list(image.shape)}; {expected}")
+        state = self.state
+        if state is not None:
+            if not isinstance(state, np.ndarray) or state.dtype != np.float32 or state.ndim != 1:
+                raise InvalidObservation(f"state is {_describe(state)}; expected a float32 array [n] or None")
+            if not np.isfinite(state).all():
+                at = int(np.argmin(np.isfinite(state)))
+                raise InvalidObservation(f"state[{at}] is {state[at]}; expected finite numbers")
         _check_text("instruction", self.instruction, MAX_INSTRUCTION)
         _check_text("session", self.session, MAX_SESSION)
         if type(self.step) is not int or not 0 <= self.step < 2**31:
@@ -138,24 +148,6 @@ def check_actions(actions: object, size: int | None = None, horizon: int | None 
     if not math.isfinite(sum(map(sum, actions.tolist()))):  # ten times faster than numpy for so few numbers
         row, column = np.argwhere(~np.isfinite(actions))[0]
         raise ValueError(f"actions[{row}, {column}] is {actions[row, column]}; expected finite numbers")
-
-
-def _check_image(name: object, image: object) -> None:
-    _check_text("a camera's name", name, MAX_SESSION)
-    if not isinstance(image, np.ndarray) or image.dtype != np.uint8:
-        raise InvalidObservation(f"images[{name!r}] is {_describe(image)}; expected a uint8 array [H, W, 3]")
-    if image.ndim != 3 or image.shape[2] != 3 or not 0 < min(image.shape) <= max(image.shape) <= MAX_SIDE:
-        raise InvalidObservation(
-            f"images[{name!r}] has shape {list(image.shape)}; expected [H, W, 3] with sides from 1 to {MAX_SIDE}"
-        )
-
-
-def _check_state(state: object) -> None:
-    if not isinstance(state, np.ndarray) or state.dtype != np.float32 or state.ndim != 1:
-        raise InvalidObservation(f"state is {_describe(state)}; expected a float32 array [n] or None")
-    if not np.isfinite(state).all():
-        at = int(np.argmin(np.isfinite(state)))
-        raise InvalidObservation(f"state[{at}] is {state[at]}; expected finite numbers")
 
 
 def _check_text(name: str, value: object, limit: int) -> None:

@@ -28,15 +28,6 @@ _DEVICE_ERROR = re.compile(  # by names and texts: torch is not in this environm
 )
 
 
-@dataclass
-class _Batch:
-    """What a batch's inference returned, when it began (time.monotonic()) and how long it took."""
-
-    outcomes: list[Outcome | Problem]
-    start: float
-    infer_s: float
-
-
 @dataclass(eq=False)
 class PolicyEngine:
     """Owns the policy. Its methods are called on the event loop; the policy's on one thread.
@@ -149,13 +140,14 @@ class PolicyEngine:
         """
         is_idle = self._busy_since is None and not len(self.queue) and (self._settling is None or self._settling.done())
         if is_idle and self.state == READY and type(self.policy).settle is not Policy.settle:
-            self._settling = self.call(self._settle_policy)
 
-    def _settle_policy(self) -> None:
-        try:
-            self.policy.settle()
-        except Exception:
-            log.exception("the policy's settle failed")
+            def settle() -> None:
+                try:
+                    self.policy.settle()
+                except Exception:
+                    log.exception("the policy's settle failed")
+
+            self._settling = self.call(settle)
 
     def _run_calls(self) -> None:
         """Run the policy's thread."""
@@ -216,27 +208,29 @@ class PolicyEngine:
         if self._answer(jobs, result, error) and self.state == READY:
             await self._check_policy()
 
-    def _compute(self, jobs: list[InferenceJob]) -> "_Batch":
+    def _compute(self, jobs: list[InferenceJob]) -> tuple[list[Outcome | Problem], float]:
+        """Return the outcomes and the seconds that they took."""
         start = time.monotonic()
         outcomes = run_batch(self.policy, self.info, [job.observation for job in jobs])
-        return _Batch(outcomes, start, time.monotonic() - start)
+        infer_s = time.monotonic() - start
+        for index, (job, outcome) in enumerate(zip(jobs, outcomes, strict=True)):
+            if isinstance(outcome, Outcome):
+                outcome.queue_s, outcome.infer_s = start - job.queued, infer_s
+                outcome.batch = len(jobs) if index == 0 else 0
+        return outcomes, infer_s
 
-    def _answer(self, jobs: list[InferenceJob], batch: "_Batch | None", error: Exception | None) -> bool:
-        """Hand each job its outcome. Return whether the policy may be unable to answer at all."""
+    def _answer(self, jobs: list[InferenceJob], batch: Any, error: Exception | None) -> bool:
+        """Hand each job its outcome of `_compute`. Return whether the policy may be unable to answer at all."""
         if batch is None:
             log.error("a batch failed", exc_info=error)
             detail = f"the server failed with {type(error).__name__}; see the service's log"
-            batch = _Batch([Problem("internal", detail)] * len(jobs), time.monotonic(), 0.0)
+            outcomes: list[Outcome | Problem] = [Problem("internal", detail)] * len(jobs)
         else:
-            self.queue.record_inference(batch.infer_s, jobs)
-        for index, (job, outcome) in enumerate(zip(jobs, batch.outcomes, strict=True)):
-            if isinstance(outcome, Outcome):
-                outcome.queue_s, outcome.infer_s = batch.start - job.queued, batch.infer_s
-                outcome.batch = len(jobs) if index == 0 else 0
-                _resolve(job.future, outcome)
-            else:
-                _resolve(job.future, error=outcome)
-        failed = [outcome for outcome in batch.outcomes if isinstance(outcome, Problem) and outcome.status >= 500]
+            outcomes, infer_s = batch
+            self.queue.record_inference(infer_s, jobs)
+        for job, outcome in zip(jobs, outcomes, strict=True):
+            _resolve(job.future, outcome, outcome if isinstance(outcome, Problem) else None)
+        failed = [outcome for outcome in outcomes if isinstance(outcome, Problem) and outcome.status >= 500]
         self._failures = self._failures + len(failed) if len(failed) == len(jobs) else 0
         causes = [problem.__cause__ for problem in failed]
         is_lost = any(isinstance(cause, PolicyLost) or is_device_error(cause) for cause in causes)

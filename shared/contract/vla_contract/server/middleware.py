@@ -70,30 +70,36 @@ class RequestGuard:
                 message["headers"] = [*message["headers"], (b"x-request-id", request_id.encode())]
             await send(message)
 
+        authorization, for_browser = headers.get(b"authorization", b""), path.startswith(self.browser_paths)
+        if for_browser:
+            authorization = bearer(authorization.decode("latin-1"))
         try:
-            self._check_token(path, headers.get(b"authorization", b""))
+            if path not in self.probes and not self.token.allows(authorization):
+                raise Problem(
+                    "unauthorized",
+                    "the request has no token or a wrong one; expected the header Authorization: Bearer <token>",
+                    ASK_PERSON if for_browser else {"WWW-Authenticate": "Bearer"},
+                )
             await self.app(scope, body.receive, send_with_id)
         except ClientDisconnect:
             pass
         except Exception as error:
             if status:
                 raise
-            await _problem_response(error, path, request_id)(scope, receive, send_with_id)
+            if isinstance(error, InvalidObservation):
+                problem = Problem("invalid-observation", str(error))
+            elif isinstance(error, Problem):
+                problem = error
+            else:
+                log.error("%s failed, request %s", path, request_id, exc_info=error)
+                text = f"the server failed; its log has the traceback under request {request_id}"
+                problem = Problem("internal", text)
+            response = Response(problem.json(request_id), problem.status, problem.headers, MEDIA_TYPE)
+            await response(scope, receive, send_with_id)
         finally:
             self.buffered -= body.buffered
             if status:
                 self.metrics.requests.labels(getattr(scope.get("route"), "path", "none"), status).inc()
-
-    def _check_token(self, path: str, authorization: bytes) -> None:
-        if path in self.probes:
-            return
-        for_browser = path.startswith(self.browser_paths)
-        if not self.token.allows(bearer(authorization.decode("latin-1")) if for_browser else authorization):
-            raise Problem(
-                "unauthorized",
-                "the request has no token or a wrong one; expected the header Authorization: Bearer <token>",
-                ASK_PERSON if for_browser else {"WWW-Authenticate": "Bearer"},
-            )
 
     def count(self, body: "RequestBody", size: int) -> None:
         """Count received bytes; beyond the budget, evict the oldest bodies, possibly this one."""
@@ -158,17 +164,6 @@ class RequestBody:
         size = f"{length} bytes" if length else f"more than {limit} bytes"
         detail = f"the body has {size}; expected at most {limit}: send smaller images or raise the limit"
         return Problem("too-large", detail, {} if 0 < length < 4 * limit else CLOSE, max_body_bytes=limit)
-
-
-def _problem_response(error: Exception, path: str, request_id: str) -> Response:
-    if isinstance(error, InvalidObservation):
-        problem = Problem("invalid-observation", str(error))
-    elif isinstance(error, Problem):
-        problem = error
-    else:
-        log.error("%s failed, request %s", path, request_id, exc_info=error)
-        problem = Problem("internal", f"the server failed; its log has the traceback under request {request_id}")
-    return Response(problem.json(request_id), problem.status, problem.headers, MEDIA_TYPE)
 
 
 async def read_body(request: Request, media_types: Sequence[str], max_bytes: int | None = None) -> bytes:

@@ -16,7 +16,6 @@ from vla_contract.protocol.act_json import MEDIA_TYPE as JSON
 from vla_contract.protocol.info import PolicyInfo
 from vla_contract.protocol.messages import check_needs, decode_observation, decode_reset, encode_chunk
 from vla_contract.protocol.types import ActionChunk, Observation
-from vla_contract.server.batching import InferenceJob
 from vla_contract.server.engine import PolicyEngine
 from vla_contract.server.metrics import Metrics
 from vla_contract.server.middleware import read_body
@@ -116,14 +115,15 @@ class PolicyRoutes:
         job = self._engine.submit(observation, client, timeout_s)
         if job.future.done():
             return job.future
-        watch = asyncio.ensure_future(self._give_up_when_disconnected(request, job))
+
+        async def give_up_when_disconnected() -> None:
+            while (await request.receive())["type"] != "http.disconnect":
+                pass
+            self._engine.give_up(job)
+
+        watch = asyncio.ensure_future(give_up_when_disconnected())
         job.future.add_done_callback(lambda _: watch.cancel())
         return job.future
-
-    async def _give_up_when_disconnected(self, request: Request, job: InferenceJob) -> None:
-        while (await request.receive())["type"] != "http.disconnect":
-            pass
-        self._engine.give_up(job)
 
     def _forget(self, session: str) -> None:
         forgotten = self._engine.call(lambda: self._engine.policy.reset(session))

@@ -71,12 +71,10 @@ class SessionTable:
         self._sessions[observation.session] = entry
         self._sessions.move_to_end(observation.session)
         future.add_done_callback(lambda done: self._done(observation.session, entry))
-        self._drop_the_longest_unused(entry.used)
-
-    def _drop_the_longest_unused(self, now: float) -> None:
         while self._sessions:
-            session, entry = next(iter(self._sessions.items()))
-            if len(self._sessions) <= self._limit and (now - entry.used < self._idle_s or not entry.future.done()):
+            session, oldest = next(iter(self._sessions.items()))
+            is_in_use = entry.used - oldest.used < self._idle_s or not oldest.future.done()
+            if len(self._sessions) <= self._limit and is_in_use:
                 return
             self.drop(session)
             self._forget(session)

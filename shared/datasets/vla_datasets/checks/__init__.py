@@ -7,13 +7,60 @@ each problem becomes a DatasetFault with file, row and message.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from vla_datasets import metadata
-from vla_datasets.checks.findings import DatasetFault, Findings
-from vla_datasets.errors import DatasetError
+import numpy as np
 
-__all__ = ["DatasetFault", "Findings", "faults"]
+from vla_datasets.statistics import as_rows
+
+
+@dataclass(frozen=True)
+class DatasetFault:
+    """A problem and its location. `row` counts from 0 in tables and videos, from 1 in lines of text; None: the file.
+
+    grave: a reader fails on it or learns from wrong data; else it only costs time or affects few readers.
+    """
+
+    file: str
+    row: int | None
+    message: str
+    grave: bool = True
+
+    def __str__(self) -> str:
+        location = self.file if self.row is None else f"{self.file}, row {self.row}"
+        return f"{'' if self.grave else 'note: '}{location}: {self.message}"
+
+
+@dataclass
+class Findings:
+    """The faults of one data set, found so far. first_row: of the episode that is being checked, in its file."""
+
+    directory: Path
+    first_row: int = field(default=0, init=False)
+    all: list[DatasetFault] = field(default_factory=list)
+
+    def add(self, file: Path | str, message: str, row: int | None = None, grave: bool = True) -> None:
+        """Add a fault; `file` is named from the data set's directory on."""
+        name = str(file).removeprefix(f"{self.directory}/")
+        self.all.append(DatasetFault(name, row if row is None else row + self.first_row, message, grave))
+
+    def note(self, file: Path | str, message: str, row: int | None = None) -> None:
+        """Add a fault that is not grave."""
+        self.add(file, message, row, grave=False)
+
+    def not_finite(self, file: Path | str, name: str, values: np.ndarray) -> None:
+        """Add a fault where a column of floats [T, …] holds a NaN or an infinity."""
+        if values.dtype.kind == "f":
+            odd = np.flatnonzero(~np.isfinite(as_rows(values)).all(axis=1))
+            if len(odd):
+                self.add(file, f"{name} contains NaN or infinity in {len(odd)} rows", int(odd[0]))
+
+    def error(self, file: Path | str, error: Exception) -> None:
+        """Add a reader's error about a file."""
+        message = str(error).replace(f"{self.directory}/", "")
+        name = str(file).removeprefix(f"{self.directory}/")
+        self.add(file, message.removeprefix(f"{name}: ").removeprefix(f"{name} "))
 
 
 def faults(directory: Path | str, tick: Callable[[int, int], None] = lambda done, of: None) -> list[DatasetFault]:
@@ -21,41 +68,15 @@ def faults(directory: Path | str, tick: Callable[[int, int], None] = lambda done
 
     tick(done, of) is called before each episode.
     """
+    from vla_datasets import hdf5  # here: they load h5py and FFmpeg
+    from vla_datasets.checks import demos, lerobot
+
     directory = Path(directory).expanduser().absolute()
     if not directory.exists():
         return [DatasetFault(str(directory), None, "not found; expected a data set's directory")]
     findings = Findings(directory)
-    if not (directory / "meta").is_dir():
-        from vla_datasets import hdf5  # h5py is loaded where it is needed
-        from vla_datasets.checks import demos
-
-        if hdf5.files(directory):
-            demos.check(findings, tick)
-            return findings.all
-    _lerobot(findings, tick)
+    if not (directory / "meta").is_dir() and hdf5.files(directory):
+        demos.check(findings, tick)
+    else:
+        lerobot.check(findings, tick)
     return findings.all
-
-
-def _lerobot(findings: Findings, tick: Callable[[int, int], None]) -> None:
-    from vla_datasets.checks import meta, rows, stats, videos
-    from vla_datasets.lerobot import LeRobotDataset
-
-    meta.lines(findings)  # what the reader accepts
-    try:
-        dataset = LeRobotDataset(findings.directory)
-        meta.check(findings, dataset)
-        totals = rows.RowTotals()
-        for index, episode in enumerate(dataset.episodes):
-            tick(index, len(dataset.episodes))
-            findings.first_row = dataset.first_row(episode.index)
-            columns = rows.check(findings, dataset, episode, totals)
-            findings.first_row = 0
-            for key in dataset.video_keys if episode.length else ():
-                videos.check(findings, dataset, episode, key, columns, totals)
-    except DatasetError as error:  # without lists and paths, no other check can run
-        findings.error(metadata.INFO, error)
-        return
-    meta.totals(findings, dataset, totals)
-    stats.check(findings, dataset, totals)
-    if dataset.modality is not None:
-        meta.check_modality(findings, dataset, totals)

@@ -9,7 +9,7 @@ import h5py
 import numpy as np
 
 from vla_datasets import hdf5
-from vla_datasets.checks.findings import Findings
+from vla_datasets.checks import Findings
 from vla_datasets.errors import DatasetError
 
 SIZES = {"actions": 7, "obs/ee_pos": 3, "obs/ee_ori": 3, "obs/gripper_states": 2}  # required for training
@@ -22,26 +22,23 @@ def check(findings: Findings, tick: Callable[[int, int], None]) -> None:
         try:
             with hdf5.opened(path) as file:
                 hdf5.require_inside(file, path)
-                _file(findings, path, file, tick)
+                if "data" not in file:
+                    findings.add(path, f"has no group 'data'; it has {', '.join(file) or 'nothing'}")
+                    continue
+                data = file["data"]
+                demos = [name for name in data if name.startswith("demo_")]
+                if not demos:
+                    findings.add(path, "has no demonstrations; expected data/demo_0, data/demo_1, …")
+                if "problem_info" not in data.attrs:
+                    text = f"no problem_info; the instruction is from its name: {hdf5.instruction(data, path)!r}"
+                    findings.note(path, text)
+                if int(data.attrs.get("num_demos", len(demos))) != len(demos):
+                    findings.add(path, f"num_demos is {data.attrs['num_demos']}; the file has {len(demos)}")
+                for index, name in enumerate(demos):
+                    tick(index, len(demos))
+                    _demo(findings, path, f"data/{name}", data[name])
         except DatasetError as error:
             findings.error(path, error)
-
-
-def _file(findings: Findings, path: Path, file: h5py.File, tick: Callable[[int, int], None]) -> None:
-    if "data" not in file:
-        findings.add(path, f"has no group 'data'; it has {', '.join(file) or 'nothing'}")
-        return
-    data = file["data"]
-    demos = [name for name in data if name.startswith("demo_")]
-    if not demos:
-        findings.add(path, "has no demonstrations; expected data/demo_0, data/demo_1, …")
-    if "problem_info" not in data.attrs:
-        findings.note(path, f"no problem_info; the instruction is from its name: {hdf5.instruction(data, path)!r}")
-    if int(data.attrs.get("num_demos", len(demos))) != len(demos):
-        findings.add(path, f"num_demos is {data.attrs['num_demos']}; the file has {len(demos)}")
-    for index, name in enumerate(demos):
-        tick(index, len(demos))
-        _demo(findings, path, f"data/{name}", data[name])
 
 
 def _demo(findings: Findings, path: Path, group: str, demo: h5py.Group) -> None:

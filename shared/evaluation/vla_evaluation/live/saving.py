@@ -5,41 +5,28 @@ from __future__ import annotations
 import tempfile
 import time
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from vla_common.volume import Volume, require_space
-from vla_contract import PolicyInfo
-from vla_evaluation.benchmark import Assets, Benchmark, Environment, Task
+from vla_evaluation.benchmark import Benchmark, Environment
 from vla_evaluation.config import RecordConfig, config_hash
 from vla_evaluation.pictures import video
-from vla_evaluation.plan import describe, make_job
-from vla_evaluation.recording import record, worker
-from vla_evaluation.recording.trajectory import TrajectoryRecorder
-from vla_evaluation.rollout import Record
+from vla_evaluation.recording import record
 from vla_evaluation.runs.directories import STORE, Run, RunUnusable, open_run
-from vla_evaluation.spec import RunSpec
 from vla_evaluation.store.remote import save_episode
 from vla_evaluation.store.runstore import RunStore
 from vla_evaluation.workers.job import InvocationClock
 
+if TYPE_CHECKING:
+    from vla_evaluation.live.simulation import Simulation
+
 LOCK_TIMEOUT_S = 5.0  # another session saves a demonstration in the same recording
 LEASE_S = 60.0
-
-
-@dataclass(frozen=True)
-class SolvedEpisode:
-    """An episode that a session's environment has just run. person_steps: how many of its steps a person drove."""
-
-    task: Task
-    seed: int
-    record: Record
-    trajectory: TrajectoryRecorder
-    fixtures: dict[str, np.ndarray]
-    person_steps: int
 
 
 def render_video(env: Environment, benchmark: Benchmark, states: np.ndarray, work: Path) -> bytes:
@@ -53,42 +40,37 @@ def render_video(env: Environment, benchmark: Benchmark, states: np.ndarray, wor
         return path.read_bytes()
 
 
-def save_demonstration(
-    benchmark: Benchmark, suite: str, info: PolicyInfo, spec: RunSpec, assets: Assets, episode: SolvedEpisode
-) -> str:
-    """Add the episode to a recording, whole or not at all; return the recording's name.
+def save_demonstration(session: Simulation) -> str:
+    """Add the episode that a session has just run to a recording, whole or not at all; return the recording's name.
 
     Each driver has a recording: SUITE-person, SUITE-POLICY-live, SUITE-POLICY-and-person. A recording of another
     version of the lab stays unchanged, and a new one is started. A person's steps that do nothing are dropped, as with
     `record --drop-noops`.
     """
-    steps = len(episode.trajectory.steps["actions"])
-    driver = info.name if not episode.person_steps else "person"
-    if 0 < episode.person_steps < steps:
+    suite, info, by_person = session.request.suite, session.info, session.person_steps
+    driver = info.name if not by_person else "person"
+    if 0 < by_person < len(session.actions):
         driver = f"{info.name}-and-person"
-    name = f"{suite}-{driver}" + ("" if episode.person_steps else "-live")
-    root, task = Volume().demonstrations, episode.task.index
+    name = f"{suite}-{driver}" + ("" if by_person else "-live")
+    root, task, benchmark = Volume().demonstrations, session.task.index, session.benchmark
     require_space(root, record.DEMONSTRATION_BYTES)
-    config = RecordConfig(suite, episodes=len(benchmark.tasks(suite)), drop_noops=bool(episode.person_steps))
-    plan = record.make_plan(benchmark, config, spec.profile)
-    spec = replace(spec, seed=0, policy=replace(info, name=driver))
+    config = RecordConfig(suite, episodes=len(benchmark.tasks(suite)), drop_noops=bool(by_person))
+    plan = record.make_plan(benchmark, config, session.spec.profile)
+    spec = replace(session.spec, seed=0, policy=replace(info, name=driver))
     with ExitStack() as stack:
-        run = _open(stack, root, name, record.identify_recording(plan, spec, assets))
-        description = describe(plan, assets)
-        run.store.set_meta("about", {**description, "recording": record.describe_recording(benchmark)})
+        run = _open(stack, root, name, record.identify_recording(plan, spec, session.assets))
         targets = {count: counts["successes"] for count, counts in run.store.counts().items()}
         targets[task] = targets.get(task, 0) + 1
         run.store.plan_successes({task: targets[task]}, 1)
-        job_fields = {"wanted": {str(index): count for index, count in targets.items()}}
-        run.store.set_meta("job", make_job(plan, spec, assets, worker.RecordingJob, **job_fields).to_json())
+        record.describe_recording(run.store, plan, spec, session.assets, targets)
         clock = InvocationClock.start()
         invocation = run.store.begin_invocation(clock.now(), {"workers": 1})
         lease = run.store.lease("live", invocation, clock.now(), LEASE_S, task)
-        arrays = episode.trajectory.arrays(drop_noops=bool(episode.person_steps))
-        result = episode.record.summary() | {"seed": episode.seed, "kept_steps": len(arrays["actions"])}
-        result["by_person"] = episode.person_steps
-        arrays |= {"end": episode.record.states[-1]}
-        arrays |= {f"fixture_{fixture}": pose for fixture, pose in episode.fixtures.items()}
+        arrays = session.trajectory.arrays(drop_noops=bool(by_person))
+        result = session.record.summary() | {"seed": session.seed, "kept_steps": len(arrays["actions"])}
+        result["by_person"] = by_person
+        arrays |= {"end": session.record.states[-1]}
+        arrays |= {f"fixture_{fixture}": pose for fixture, pose in session.env.fixture_poses().items()}
         save_episode(run.store, run.directory, lease, result, arrays, clock.now)
         run.store.end_invocation(invocation, clock.now(), "complete")
         return run.id

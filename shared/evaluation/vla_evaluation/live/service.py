@@ -34,11 +34,10 @@ from vla_contract.server.middleware import RequestGuard, read_body
 from vla_contract.server.serving import address, listen, uvicorn_config
 from vla_evaluation import provenance
 from vla_evaluation.benchmark import Benchmark
-from vla_evaluation.live import messages
+from vla_evaluation.live import commands
 from vla_evaluation.live.session import Session
 from vla_evaluation.routed import JSON, bad_request, json_response, read
 
-BINARY, VIDEO = "application/octet-stream", "video/mp4"
 BODY_BYTES = 16 * 2**10
 NEWS_TIMEOUT_S = 10.0  # of a request for an image
 CHECK_INTERVAL_S = 1.0  # between two checks of sessions' resources
@@ -97,32 +96,22 @@ class Sessions:
 
     async def open(self, body: Mapping[str, Any]) -> Session:
         """Return a new session. ValueError for an invalid request, Problem (503) if no session or memory is free."""
-        request = await asyncio.to_thread(messages.parse_request, self.benchmark, self.policies, body)
+        request = await asyncio.to_thread(commands.parse_request, self.benchmark, self.policies, body)
         if (count := len(self.live())) >= self.limits.sessions:
-            raise Problem.retry_after(
-                "busy", f"{count} sessions are already running; close one, or try again later", 10.0
-            )
+            reason = f"{count} sessions are already running; close one, or try again later"
+            raise Problem.retry_after("busy", reason, 10.0)
         if (free := provenance.free_memory_gb()) < (needed := self.benchmark.worker_gb):
             raise Problem.retry_after("busy", f"a session needs {needed:g} GB of memory, {free:.1f} GB are free", 10.0)
         session = Session(request)
         self.all[session.id] = session  # it counts from here on
-        variables = self.benchmark.worker_variables(self.opened)
         self.opened += 1
         try:
-            await session.start(self.benchmark.module, self.work, variables)
+            await session.start(self.benchmark.module, self.work, self.benchmark.worker_variables(self.opened - 1))
         except BaseException:
             del self.all[session.id]
             raise
         for ended in [existing for existing in self.all.values() if existing.is_over][:-MAX_ENDED]:
             del self.all[ended.id]
-        return session
-
-    def find(self, name: str) -> Session:
-        """Return a session. Problem (404) if there is none."""
-        if name not in self.all:
-            raise Problem("not-found", "session not found, or already closed; open a new one")
-        session = self.all[name]
-        session.used = time.monotonic()
         return session
 
     async def watch(self) -> None:
@@ -146,59 +135,53 @@ class Sessions:
             return f"closed, since it used more than {limits.memory_gb:g} GB of memory; open a new session"
         return ""
 
-    async def close(self) -> None:
-        """End all sessions."""
-        await asyncio.gather(*(session.end("the service was stopped") for session in self.live()))
 
+def create_app(sessions: Sessions, check: TokenCheck) -> Starlette:
+    """Return the application; its sessions end with it."""
+    of = sessions.benchmark
 
-class Handlers:
-    """The handlers of the routes."""
+    def session_of(request: Request) -> Session:
+        """Return the session of a path, which is now in use. Problem (404) if there is none."""
+        if (name := request.path_params["id"]) not in sessions.all:
+            raise Problem("not-found", "session not found, or already closed; open a new one")
+        session = sessions.all[name]
+        session.used = time.monotonic()
+        return session
 
-    def __init__(self, sessions: Sessions):
-        self.sessions, self.benchmark = sessions, sessions.benchmark
-
-    async def describe(self, request: Request) -> Response:
+    async def describe(request: Request) -> Response:
         """Respond with the benchmark, its tasks, the policies and the limits."""
-        of, sessions = self.benchmark, self.sessions
 
         def list_tasks() -> dict[str, list[str]]:
             return {suite: [task.instruction for task in of.tasks(suite)] for suite in of.suites}
 
-        description = {
-            "benchmark": of.name,
-            "suites": await asyncio.to_thread(list_tasks),
-            "action": [asdict(part) for part in of.action],
-            "control_hz": of.control_hz,
-            "policies": list(sessions.policies),
-            "sessions": len(sessions.live()),
-            "limits": sessions.limits.to_dict(),
-        }
-        return json_response(description)
+        return json_response({
+            "benchmark": of.name, "suites": await asyncio.to_thread(list_tasks),
+            "action": [asdict(part) for part in of.action], "control_hz": of.control_hz,
+            "policies": list(sessions.policies), "sessions": len(sessions.live()), "limits": sessions.limits.to_dict(),
+        })  # fmt: skip
 
-    async def policies(self, request: Request) -> Response:
+    async def policies(request: Request) -> Response:
         """Respond with the policies, and whether each is ready now."""
 
         def is_ready(url: str) -> bool:
             try:
-                timeout_s = POLICY_TIMEOUT_S
-                with PolicyClient(url, self.sessions.token, timeout_s, timeout_s, retries=0) as client:
+                with PolicyClient(url, sessions.token, POLICY_TIMEOUT_S, POLICY_TIMEOUT_S, retries=0) as client:
                     return bool(client.info())
             except ContractError:
                 return False
 
-        urls = self.sessions.policies
+        urls = sessions.policies
         ready = await asyncio.gather(*(asyncio.to_thread(is_ready, url) for url in urls.values()))
-        return json_response(
-            {"policies": [{"name": name, "ready": is_up} for name, is_up in zip(urls, ready, strict=True)]}
-        )
+        rows = [{"name": name, "ready": is_up} for name, is_up in zip(urls, ready, strict=True)]
+        return json_response({"policies": rows})
 
-    async def open(self, request: Request) -> Response:
-        session = await self.sessions.open(await read(request))
+    async def open_session(request: Request) -> Response:
+        session = await sessions.open(await read(request))
         return json_response({"id": session.id}, 201)
 
-    async def frame(self, request: Request) -> Response:
+    async def frame(request: Request) -> Response:
         """Respond with news after number `after`; after NEWS_TIMEOUT_S with the latest."""
-        session = self.sessions.find(request.path_params["id"])
+        session = session_of(request)
         numbers = []
         for name in ("after", "episode", "have"):
             text = request.query_params.get(name, "0")
@@ -208,17 +191,17 @@ class Handlers:
         after, episode, have = numbers
         await session.wait_for_news(after, NEWS_TIMEOUT_S)
         session.used = time.monotonic()
-        return Response(session.message(episode, have), media_type=BINARY)
+        return Response(session.message(episode, have), media_type="application/octet-stream")
 
-    async def do(self, request: Request) -> Response:
-        session = self.sessions.find(request.path_params["id"])
-        command = messages.check_command(await read(request), self.benchmark.action, bool(session.request.policy))
+    async def do(request: Request) -> Response:
+        session = session_of(request)
+        command = commands.check_command(await read(request), of.action, bool(session.request.policy))
         if command["do"] == "close":
             await session.end("closed")
             return json_response({"done": "close"})
         if command["do"] == "reset" and command["start"] is not None:
             start = session.request.with_start(command["start"])
-            await asyncio.to_thread(start.require_init_state, self.benchmark)
+            await asyncio.to_thread(start.require_init_state, of)
             command["start"] = start.start
         if session.is_over:
             raise ValueError(f"this session is over: {session.state['reason']}")
@@ -226,41 +209,36 @@ class Handlers:
         session.send_command(command)
         return json_response({"done": command["do"]})
 
-    async def render_video(self, request: Request) -> Response:
-        _, blob = await self.sessions.find(request.path_params["id"]).run_job("film")
-        return Response(blob, media_type=VIDEO)
+    async def film(request: Request) -> Response:
+        _, blob = await session_of(request).run_job("film")
+        return Response(blob, media_type="video/mp4")
 
-    async def save_demonstration(self, request: Request) -> Response:
-        session = self.sessions.find(request.path_params["id"])
+    async def keep(request: Request) -> Response:
+        session = session_of(request)
         await read_body(request, (JSON,))  # a form of another site can only send other types
         answer, _ = await session.run_job("keep")
         return json_response({"kept": answer["kept"]})
 
-    async def ready(self, request: Request) -> Response:
-        return json_response({"status": "ready", "sessions": len(self.sessions.live())})
-
-
-def create_app(sessions: Sessions, check: TokenCheck) -> Starlette:
-    """Return the application; its sessions end with it."""
-    handlers = Handlers(sessions)
+    async def ready(request: Request) -> Response:
+        return json_response({"status": "ready", "sessions": len(sessions.live())})
 
     @asynccontextmanager
     async def lifespan(app: Starlette):
         watcher = asyncio.create_task(sessions.watch())
         yield
         watcher.cancel()
-        await sessions.close()
+        await asyncio.gather(*(session.end("the service was stopped") for session in sessions.live()))
 
     routes = [
-        Route("/v1/simulator", handlers.describe),
-        Route("/v1/policies", handlers.policies),
-        Route("/v1/sessions", handlers.open, methods=["POST"]),
-        Route("/v1/sessions/{id}/frame", handlers.frame),
-        Route("/v1/sessions/{id}/do", handlers.do, methods=["POST"]),
-        Route("/v1/sessions/{id}/film", handlers.render_video),
-        Route("/v1/sessions/{id}/keep", handlers.save_demonstration, methods=["POST"]),
-        Route("/livez", handlers.ready),
-        Route("/readyz", handlers.ready),
+        Route("/v1/simulator", describe),
+        Route("/v1/policies", policies),
+        Route("/v1/sessions", open_session, methods=["POST"]),
+        Route("/v1/sessions/{id}/frame", frame),
+        Route("/v1/sessions/{id}/do", do, methods=["POST"]),
+        Route("/v1/sessions/{id}/film", film),
+        Route("/v1/sessions/{id}/keep", keep, methods=["POST"]),
+        Route("/livez", ready),
+        Route("/readyz", ready),
     ]
     guard = Middleware(RequestGuard, token=check, metrics=Metrics(), max_body_bytes=BODY_BYTES)
     return Starlette(routes=routes, middleware=[guard], exception_handlers={ValueError: bad_request}, lifespan=lifespan)
@@ -287,7 +265,6 @@ def main(benchmark: Benchmark, prog: str) -> None:
     with tempfile.TemporaryDirectory(prefix="vlalab-live-") as work, listener:
         sessions = Sessions(benchmark, Path(work), policies, settings, token)
         config = uvicorn_config(create_app(sessions, TokenCheck(token)), "info", has_token=token is not None)
-        server = uvicorn.Server(config)
         log.info("listening on %s", address(listener))
         with suppress(KeyboardInterrupt):  # uvicorn raises it again after the orderly end
-            server.run(sockets=[listener])
+            uvicorn.Server(config).run(sockets=[listener])

@@ -13,11 +13,12 @@ import sys
 import time
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from vla_evaluation.live import messages
-from vla_evaluation.live.messages import SessionRequest
+from vla_evaluation.live import commands
+from vla_evaluation.live.commands import SessionRequest
 
 SIMULATION = "vla_evaluation.live.simulation"
 JOB_TIMEOUT_S = 120.0  # a video of two thousand steps, rendered on a CPU
@@ -42,7 +43,8 @@ class Session:
         """Start the process; its failures arrive as its other messages do."""
         service_socket, process_socket = socket.socketpair()
         with process_socket:
-            arguments = [module, self.request.to_json(), str(work), str(process_socket.fileno()), str(os.getpid())]
+            request, descriptor = json.dumps(asdict(self.request)), str(process_socket.fileno())
+            arguments = [module, request, str(work), descriptor, str(os.getpid())]
             environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", **variables}
             self.process = await asyncio.create_subprocess_exec(
                 sys.executable, "-m", SIMULATION, *arguments,
@@ -59,7 +61,7 @@ class Session:
     def send_command(self, command: Mapping[str, Any]) -> None:
         """Send a command to the process; drop it if the session is over."""
         if not self.is_over:
-            self._writer.write(messages.pack(command))
+            self._writer.write(commands.pack(command))
 
     async def run_job(self, do: str) -> tuple[dict[str, Any], bytes]:
         """Return the process's answer to a job, and the bytes with it. ValueError with the reason for none."""
@@ -71,9 +73,8 @@ class Session:
         try:
             answer, blob = await asyncio.wait_for(future, JOB_TIMEOUT_S)
         except asyncio.TimeoutError as error:
-            raise ValueError(
-                f"the {do} did not finish within {JOB_TIMEOUT_S:g} s; try again, or open a new session"
-            ) from error
+            reason = f"the {do} did not finish within {JOB_TIMEOUT_S:g} s; try again, or open a new session"
+            raise ValueError(reason) from error
         finally:
             self._jobs.pop(number, None)
         if "error" in answer:
@@ -92,7 +93,7 @@ class Session:
         """Return the latest news for a page that has the first `have` actions of that episode."""
         start = have if episode == self.state.get("episode") and have <= len(self.actions) else 0
         news = {"number": self.number, "actions_from": start, "actions": self.actions[start:]}
-        return messages.pack({**self.state, **news}, self.images)
+        return commands.pack({**self.state, **news}, self.images)
 
     def rss_bytes(self) -> int:
         """Return the process's memory, 0 where it has ended."""
@@ -111,9 +112,9 @@ class Session:
     async def _listen(self) -> None:
         try:
             while True:
-                lengths = await self._reader.readexactly(messages.LENGTHS.size)
-                head, rest = messages.LENGTHS.unpack(lengths)
-                if head + rest > messages.MAX_BYTES:
+                lengths = await self._reader.readexactly(commands.LENGTHS.size)
+                head, rest = commands.LENGTHS.unpack(lengths)
+                if head + rest > commands.MAX_BYTES:
                     raise ValueError(f"a message of {head + rest} bytes")
                 self._take(json.loads(await self._reader.readexactly(head)), await self._reader.readexactly(rest))
         except (asyncio.IncompleteReadError, OSError, ValueError):
@@ -124,8 +125,15 @@ class Session:
         for future in self._jobs.values():
             if not future.done():
                 future.set_exception(ValueError("the simulator's process has ended; open a new session"))
-        if self.state["state"] != "failed":
-            self._publish({"state": "gone", "reason": self._end_reason or _describe_exit(code)})
+        if self.state["state"] == "failed":
+            return
+        reason = self._end_reason
+        if not reason and code < 0:
+            name = signal.Signals(-code).name if -code in set(signal.Signals) else str(-code)
+            reason = f"the simulator's process was killed ({name}; out of memory?); open a new session"
+        elif not reason:
+            reason = f"the simulator's process ended with exit code {code}, see the service's log; open a new session"
+        self._publish({"state": "gone", "reason": reason})
 
     def _take(self, head: dict[str, Any], blob: bytes) -> None:
         if "answer" in head:
@@ -145,11 +153,3 @@ class Session:
         self.state, self.number = {**self.state, **head}, self.number + 1
         news, self._news = self._news, asyncio.Event()
         news.set()
-
-
-def _describe_exit(code: int) -> str:
-    """Return a message about a process that ended by itself."""
-    if code < 0:
-        name = signal.Signals(-code).name if -code in set(signal.Signals) else str(-code)
-        return f"the simulator's process was killed ({name}; out of memory?); open a new session"
-    return f"the simulator's process ended with exit code {code}, see the service's log; open a new session"

@@ -28,9 +28,8 @@ from vla_evaluation.actions import PolicyFault
 from vla_evaluation.agreement import check_policy, choose_profile
 from vla_evaluation.benchmark import Benchmark, Environment, require_assets
 from vla_evaluation.config import EvalConfig
-from vla_evaluation.live import messages, saving
-from vla_evaluation.live.controls import Controls, EpisodeLeft
-from vla_evaluation.live.messages import PERSON_STEPS, SessionRequest
+from vla_evaluation.live import commands, saving
+from vla_evaluation.live.commands import PERSON_STEPS, Controls, EpisodeLeft, SessionRequest
 from vla_evaluation.pictures.images import upright
 from vla_evaluation.plan import make_plan, specify
 from vla_evaluation.recording.trajectory import Noise, TrajectoryRecorder, seed_of
@@ -156,39 +155,33 @@ class Simulation:
         return ""
 
     def run_jobs(self) -> str:
-        """Run the requested jobs of an ended episode; return the command that ends the waiting."""
+        """Run the requested jobs of an ended episode; return the command that ends the waiting.
+
+        The answer to a job is its result or its error: the session continues.
+        """
         while True:
             try:
                 self.controls.wait(lambda: bool(self.controls.jobs), self.send_news)
-                job = self.controls.jobs.popleft()
-                answer, blob = self.run_job(job["do"])
-                self.send({"answer": job["id"], **answer}, blob)
             except EpisodeLeft as left:
                 if left.do != "finish":
                     return left.do
                 self.controls.begin()
-
-    def run_job(self, do: str) -> tuple[dict, bytes]:
-        """Return a job's result, or its error: the session continues."""
-        try:
-            if do == "film":
-                blob = saving.render_video(self.env, self.benchmark, self.states, self.work)
-                return {"bytes": len(blob)}, blob
-            if refusal := self.refusal():
-                raise ValueError(refusal)
-            fixtures = self.env.fixture_poses()
-            episode = saving.SolvedEpisode(
-                self.task, self.seed, self.record, self.trajectory, fixtures, self.person_steps
-            )
-            self.saved_in = saving.save_demonstration(
-                self.benchmark, self.request.suite, self.info, self.spec, self.assets, episode
-            )
-            return {"kept": self.saved_in}, b""
-        except Exception as error:  # a full disk, a damaged store: displayed on the page
-            if not isinstance(error, ValueError):
-                logging.exception("%s failed", do)
-            cause = entrypoint.exit_status(error, (Exception,))
-            return {"error": single_line(cause.text if cause else error)}, b""
+                continue
+            job, blob = self.controls.jobs.popleft(), b""
+            answer: dict[str, Any] = {"answer": job["id"]}
+            try:
+                if job["do"] == "film":
+                    blob = saving.render_video(self.env, self.benchmark, self.states, self.work)
+                elif refusal := self.refusal():
+                    raise ValueError(refusal)
+                else:
+                    self.saved_in = answer["kept"] = saving.save_demonstration(self)
+            except Exception as error:  # a full disk, a damaged store: displayed on the page
+                if not isinstance(error, ValueError):
+                    logging.exception("%s failed", job["do"])
+                cause = entrypoint.exit_status(error, (Exception,))
+                answer["error"] = single_line(cause.text if cause else error)
+            self.send(answer, blob)
 
     def refusal(self) -> str:
         """Return the reason why this episode cannot be a demonstration; empty if it can."""
@@ -231,30 +224,28 @@ class Simulation:
     def act(self, observation: Observation) -> ActionChunk:
         """Return the policy's chunk; while a person drives, a dummy that `alter` replaces.
 
-        If the policy fails, wait until a person resumes or takes over.
+        After a takeover by the policy, this is the first step of an episode for it. If the policy fails, wait until a
+        person resumes or takes over.
         """
         while self.controls.driver == "policy":
+            if not self._policy_session:
+                self._policy_session, self._first_step = f"live-{uuid.uuid4().hex}", observation.step
+            step, privileged = observation.step - self._first_step, observation.privileged
+            if self.info.needs_privileged and step == 0:
+                privileged = self.env.privileged(True)
+            query = replace(observation, session=self._policy_session, step=step, privileged=privileged)
+            started = time.perf_counter()
             try:
-                return self.ask_policy(observation)
+                chunk = self.client.act(query)
             except ContractError as error:
                 self.trouble, self._policy_session, self.controls.playing = single_line(error), "", False
                 self.controls.wait(lambda: self.controls.playing, self.send_news)
                 self.trouble = ""
+            else:
+                self.policy_ms = round((time.perf_counter() - started) * 1e3, 1)
+                return chunk
         self._policy_session = ""
         return ActionChunk(np.zeros((1, self.info.action_size), np.float32))
-
-    def ask_policy(self, observation: Observation) -> ActionChunk:
-        """Query the policy. After a takeover by the policy, this is the first step of an episode."""
-        if not self._policy_session:
-            self._policy_session, self._first_step = f"live-{uuid.uuid4().hex}", observation.step
-        privileged = observation.privileged
-        if self.info.needs_privileged and observation.step == self._first_step:
-            privileged = self.env.privileged(True)
-        step, start = observation.step - self._first_step, time.perf_counter()
-        observation = replace(observation, session=self._policy_session, step=step, privileged=privileged)
-        chunk = self.client.act(observation)
-        self.policy_ms = round((time.perf_counter() - start) * 1e3, 1)
-        return chunk
 
     def end_policy_session(self) -> None:
         """End the session at a stateful policy."""
@@ -272,24 +263,13 @@ class Simulation:
         controls = self.controls
         is_paused = self.state == "running" and not controls.playing
         return {
-            "state": "trouble" if self.trouble else "paused" if is_paused else self.state,
-            "episode": self.episode,
-            "step": self.step,
-            "max_steps": self.spec.max_steps if self.env else 0,
-            "success": self.success,
-            "reason": self.trouble or self.reason,
-            "instruction": controls.instruction or self.instruction,
-            "task_instruction": self.instruction,
-            "driver": controls.driver,
-            "policy": self.request.policy,
-            "policy_ms": self.policy_ms,
-            "speed": controls.speed,
-            "start": self.request.start,
-            "not_kept": self.refusal(),
-            "kept": self.saved_in,
-            "by_person": self.person_steps,
-            "robot": self.robot,
-        }
+            "state": "trouble" if self.trouble else "paused" if is_paused else self.state, "episode": self.episode,
+            "step": self.step, "max_steps": self.spec.max_steps if self.env else 0, "success": self.success,
+            "reason": self.trouble or self.reason, "instruction": controls.instruction or self.instruction,
+            "task_instruction": self.instruction, "driver": controls.driver, "policy": self.request.policy,
+            "policy_ms": self.policy_ms, "speed": controls.speed, "start": self.request.start,
+            "not_kept": self.refusal(), "kept": self.saved_in, "by_person": self.person_steps, "robot": self.robot,
+        }  # fmt: skip
 
     def send_news(self) -> None:
         """Send changes of the state, with images, if a page waits for them."""
@@ -314,13 +294,13 @@ class Simulation:
         self.send({**head, **news}, *images.values())
 
     def send(self, head: dict[str, Any], *blobs: bytes) -> None:
-        self.connection.sendall(messages.pack(head, *blobs))
+        self.connection.sendall(commands.pack(head, *blobs))
 
 
 def listen(simulation: Simulation) -> None:
     """Apply commands until the service closes the session."""
     with simulation.connection.makefile("rb") as stream:
-        while (command := messages.receive(stream)) is not None:
+        while (command := commands.receive(stream)) is not None:
             simulation.controls.apply(command)
     simulation.controls.apply({"do": "close"})
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from typing import NamedTuple
 
 import numpy as np
 
@@ -21,8 +22,7 @@ GRIPPER_TOLERANCE = 1e-3  # how far beyond a gripper's range a recorded one may 
 READ_AHEAD = 8  # observations whose frames are in memory
 
 
-@dataclass(frozen=True)
-class ColumnSlice:
+class ColumnSlice(NamedTuple):
     """Numbers `start` to `end` of a column."""
 
     column: str
@@ -127,7 +127,15 @@ def view_as(
     action, state = (_find_columns(dataset, kind, getattr(info, kind), info.name) for kind in ("action", "state"))
     if isinstance(dataset, LeRobotDataset):
         dataset.require_current_statistics({source.column for source in action})
-    flipped = _flipped_grippers(dataset, info.action, action)
+    # dimensions with different conventions: [0, 1] with 1 open against [-1, 1] with 1 closed
+    statistics = dataset.statistics()
+    smallest = _read({key: statistic["min"][None] for key, statistic in statistics.items()}, action)[0]
+    flipped, dimension = {}, 0
+    for part in info.action:
+        is_signed = smallest[dimension] < -GRIPPER_TOLERANCE
+        if (part == GRIPPER_CLOSES and not is_signed) or (part == GRIPPER_OPENS and is_signed):
+            flipped[dimension] = part
+        dimension += part.size
     notes = [f"{camera}: video {key}" for camera, key in videos.items()]
     notes += [f"gripper converted to the policy's convention: {part.convention}" for part in flipped.values()]
     profile = profiles.get(info.profile or "") or next(iter(profiles.values()))
@@ -160,13 +168,9 @@ def _find_columns(dataset: LeRobotDataset, kind: str, parts: Sequence[Part], pol
         return ()
     named = (dataset.modality or {}).get(kind, {})
     entries = [named.get(part.name) for part in parts]
-    if all(
-        location and location["end"] - location["start"] == part.size
-        for location, part in zip(entries, parts, strict=True)
-    ):
-        return tuple(
-            ColumnSlice(entry.get("original_key") or COLUMNS[kind], entry["start"], entry["end"]) for entry in entries
-        )
+    if all(entry and entry["end"] - entry["start"] == part.size for entry, part in zip(entries, parts, strict=True)):
+        sources = [entry.get("original_key") or COLUMNS[kind] for entry in entries]
+        return tuple(ColumnSlice(key, row["start"], row["end"]) for key, row in zip(sources, entries, strict=True))
     key = COLUMNS[kind]
     width = int(np.prod(dataset.features.get(key, {"shape": [0]})["shape"]))
     if width != total(parts):
@@ -175,19 +179,6 @@ def _find_columns(dataset: LeRobotDataset, kind: str, parts: Sequence[Part], pol
             f"{total(parts)}: {format_parts(parts)}. Serve a checkpoint that was trained on this robot"
         )
     return (ColumnSlice(key, 0, width),)
-
-
-def _flipped_grippers(dataset: LeRobotDataset, parts: Sequence[Part], slices: Sequence[ColumnSlice]) -> dict[int, Part]:
-    """Return the dimensions with different conventions: [0, 1] with 1 open against [-1, 1] with 1 closed."""
-    statistics = dataset.statistics()
-    smallest = _read({key: statistic["min"][None] for key, statistic in statistics.items()}, slices)[0]
-    flipped, dimension = {}, 0
-    for part in parts:
-        is_signed = smallest[dimension] < -GRIPPER_TOLERANCE
-        if (part == GRIPPER_CLOSES and not is_signed) or (part == GRIPPER_OPENS and is_signed):
-            flipped[dimension] = part
-        dimension += part.size
-    return flipped
 
 
 def _read(columns: Mapping[str, np.ndarray], slices: Sequence[ColumnSlice]) -> np.ndarray:

@@ -1,16 +1,21 @@
-"""Score a policy on a data set without a simulator, or query it for one row.
+"""Score a policy on a data set without a simulator, or query it for one row; results as a self-contained page.
 
 A benchmark's module calls `main` with its profiles and the names of its data sets' cameras.
 """
 
 from __future__ import annotations
 
+import base64
+import io
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import tyro
+from matplotlib.figure import Figure
+from PIL import Image
 from rich.table import Table
 
 from vla_common import entrypoint
@@ -22,12 +27,16 @@ from vla_evaluation.benchmark import Benchmark
 from vla_evaluation.config import EvalConfig, parse_ranges, token_of
 from vla_evaluation.dataset_options import OfflineOptions
 from vla_evaluation.evaluate import reach_policy
-from vla_evaluation.offline import report, scores
+from vla_evaluation.offline import scores
 from vla_evaluation.offline.policy_view import PolicyView, view_as
+from vla_evaluation.report.page import DIRECTORY, templates
 from vla_evaluation.terminal import say, single_line
 
 DEFAULT_EPISODES = 10
 TABLE_COLUMNS = 4  # dimensions in one table of a terminal
+DETAILS = ("embodiment", "embodiment_from", "assumed", "prompt", "denoising_steps", "engine")
+PLOT_COLUMNS = 4
+COLOURS = {"recorded": "#3b7ddd", "policy": "#c9701a", "state": "#9aa3ad"}
 
 
 def main(benchmark: Benchmark, cameras: Mapping[str, str], arguments: Sequence[str], prog: str) -> int:
@@ -36,7 +45,12 @@ def main(benchmark: Benchmark, cameras: Mapping[str, str], arguments: Sequence[s
     dataset = open_dataset(find(options.dataset))
     config = EvalConfig("", policy_url=options.policy_url)
     info = reach_policy(config)
-    view = view_as(dataset, info, benchmark.profiles, cameras, _parse_cameras(options.cameras), options.unnorm_key)
+    pairs = [part.partition("=") for part in options.cameras.split(",") if part]
+    for camera, equals, video in pairs:
+        if not (camera and equals and video):
+            raise ValueError(f"invalid --cameras {camera!r}; expected CAMERA=VIDEO,…")
+    renamed = {camera: video for camera, _, video in pairs}
+    view = view_as(dataset, info, benchmark.profiles, cameras, renamed, options.unnorm_key)
     with PolicyClient(options.policy_url, token_of(config)) as client:
         if options.index is None:
             score_episodes(client, view, options)
@@ -63,15 +77,13 @@ def score_episodes(client: PolicyClient, view: PolicyView, options: OfflineOptio
         if options.plot:
             path, title = directory / f"episode_{result.index:06d}.png", f"episode {result.index}: {result.instruction}"
             state = view.recorded_states(result.index)[: len(result.recorded)]
-            plots.append(report.plot_curves(path, title, names, result.recorded, result.predicted, every, state))
+            plots.append((title, plot_curves(path, title, names, result.recorded, result.predicted, every, state)))
     figures = scores.summarize(scored, info.action, high - low)
     verdict = scores.describe_listening(figures)
     numbers = ", ".join(str(episode.index) for episode in episodes)
     settings = {"episodes": numbers, "queried every": f"{every} steps", "seed": options.seed}
-    provenance = report.list_provenance(info, view.notes, settings)
     subtitle = f"{len(scored)} episodes, {figures['steps']} steps, no simulator"
-    html = report.render(info.name, dataset.name, subtitle, provenance, figures=figures, verdict=verdict, plots=plots)
-    _write(directory, html, {**figures, "verdict": verdict, "facts": provenance})
+    _write(directory, view, subtitle, settings, figures, {"verdict": verdict}, verdict=verdict, plots=plots)
     titles = (metric.replace("_", ", ").upper().replace("NORMALISED", "normalised") for metric in scores.METRICS)
     table = Table("key", *titles)
     for row in (*figures["keys"], {"key": "all", **figures["overall"]}):
@@ -83,8 +95,13 @@ def score_episodes(client: PolicyClient, view: PolicyView, options: OfflineOptio
 
 def show_row(client: PolicyClient, view: PolicyView, options: OfflineOptions, index: int) -> None:
     """Query one row of the data set; print the chunk next to the recorded actions, and write the page."""
-    info, dataset = view.info, view.dataset
-    episode, step = _find_row(view, index)
+    info, dataset, step = view.info, view.dataset, index
+    for episode in dataset.episodes:
+        if 0 <= step < episode.length:
+            break
+        step -= episode.length
+    else:
+        raise ValueError(f"--index {index} is not a row of {dataset.name}; expected 0 to {len(dataset) - 1}")
     instruction = options.swap or (episode.tasks[0] if episode.tasks else "")
     session = scores.session_name(options.seed, episode.index)
     (observation,) = view.observations(episode.index, [step], instruction, session)
@@ -100,12 +117,8 @@ def show_row(client: PolicyClient, view: PolicyView, options: OfflineOptions, in
     for start in range(0, len(names), TABLE_COLUMNS):
         columns = slice(start, start + TABLE_COLUMNS)
         table = Table("step", *names[columns])
-        for number, (predicted_row, recorded_row) in enumerate(
-            zip(predicted[:, columns], recorded[:, columns], strict=True)
-        ):
-            table.add_row(
-                str(number), *(f"{a:.3f} / {b:.3f}" for a, b in zip(predicted_row, recorded_row, strict=True))
-            )
+        for number, rows in enumerate(zip(predicted[:, columns], recorded[:, columns], strict=True)):
+            table.add_row(str(number), *(f"{ours:.3f} / {theirs:.3f}" for ours, theirs in zip(*rows, strict=True)))
         entrypoint.console().print(table)
     if len(recorded) < len(chunk):
         say(f"the episode ends after {len(recorded)} of the chunk's {len(chunk)} actions; the rest is not displayed")
@@ -113,13 +126,17 @@ def show_row(client: PolicyClient, view: PolicyView, options: OfflineOptions, in
     figures = scores.tables(scores.errors(predicted, recorded, high - low), info.action)
     figures |= {"steps": len(recorded), "episodes": [], "swapped": None}
     directory = _make_directory(view, options)
-    _, plot = report.plot_curves(directory / "chunk.png", row_title, names, recorded, predicted, len(recorded))
-    provenance = report.list_provenance(info, view.notes, {"row": index, "seed": options.seed})
-    frames = [(name, report.frame_uri(frame)) for name, frame in observation.images.items()]
-    html = report.render(info.name, dataset.name, row_title, provenance, figures=figures, instruction=instruction,
-                         frames=frames, plots=[("The chunk", plot)])  # fmt: skip
+    plot = plot_curves(directory / "chunk.png", row_title, names, recorded, predicted, len(recorded))
+    frames = []
+    for name, frame in observation.images.items():
+        stream = io.BytesIO()
+        Image.fromarray(frame).save(stream, "PNG")
+        frames.append((name, _data_uri(stream.getvalue())))
     answer = {"predicted": predicted.tolist(), "recorded": recorded.tolist(), "names": names}
-    _write(directory, html, {**figures, **answer, "instruction": instruction, "facts": provenance})
+    _write(
+        directory, view, row_title, {"row": index, "seed": options.seed}, figures,
+        {**answer, "instruction": instruction}, instruction=instruction, frames=frames, plots=[("The chunk", plot)],
+    )  # fmt: skip
     say(f"MSE {figures['overall']['mse']:.4g}, normalised {figures['overall']['mse_normalised']:.4g}")
     say(f"page: {display_path(directory / 'report.html')}")
 
@@ -138,15 +155,6 @@ def _choose_episodes(view: PolicyView, ranges: str) -> list[Episode]:
     return [episodes[number] for number in numbers]
 
 
-def _find_row(view: PolicyView, index: int) -> tuple[Episode, int]:
-    step = index
-    for episode in view.dataset.episodes:
-        if 0 <= step < episode.length:
-            return episode, step
-        step -= episode.length
-    raise ValueError(f"--index {index} is not a row of {view.dataset.name}; expected 0 to {len(view.dataset) - 1}")
-
-
 def _make_directory(view: PolicyView, options: OfflineOptions) -> Path:
     """Return the directory of the results; results of an earlier call under the same name are replaced."""
     row = f"-row{options.index}" if options.index is not None else ""
@@ -157,14 +165,57 @@ def _make_directory(view: PolicyView, options: OfflineOptions) -> Path:
     return directory
 
 
-def _write(directory: Path, html: str, figures: dict[str, Any]) -> None:
+def _write(
+    directory: Path, view: PolicyView, subtitle: str, settings: Mapping[str, object], figures: dict[str, Any],
+    more: dict[str, Any], **parts: Any,
+) -> None:  # fmt: skip
+    """Write report.html and summary.json. parts: verdict, frames, instruction, plots, as the template names them."""
+    info = view.info
+    provenance = [("policy", info.name), ("device", info.device), ("numbers", info.quantization)]
+    if info.checkpoint:
+        provenance.append(("checkpoint", " ".join(str(var) for var in vars(info.checkpoint).values() if var)))
+    provenance += [(name, str(value)) for name, value in settings.items()]
+    provenance += [(name, info.details[name]) for name in DETAILS if name in info.details]
+    provenance += [("note", note) for note in view.notes]
+    environment = templates(Path(__file__).parent, DIRECTORY)
+    environment.filters["number"] = lambda value: f"{value:.4g}"
+    html = environment.get_template("report.html.j2").render(
+        policy=info.name, dataset=view.dataset.name, subtitle=subtitle, provenance=provenance, kinds=scores.METRICS,
+        figures=figures, **{"verdict": "", "frames": [], "instruction": "", "plots": [], **parts},
+    )  # fmt: skip
     (directory / "report.html").write_text(html, encoding="utf-8")
-    (directory / "summary.json").write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
+    summary = {**figures, **more, "facts": provenance}
+    (directory / "summary.json").write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
 
 
-def _parse_cameras(text: str) -> dict[str, str]:
-    pairs = [part.partition("=") for part in text.split(",") if part]
-    for camera, equals, video in pairs:
-        if not (camera and equals and video):
-            raise ValueError(f"invalid --cameras {camera!r}; expected CAMERA=VIDEO,…")
-    return {camera: video for camera, _, video in pairs}
+def plot_curves(
+    path: Path, title: str, names: Sequence[str], recorded: np.ndarray, predicted: np.ndarray, every: int,
+    state: np.ndarray | None = None,
+) -> str:  # fmt: skip
+    """Write a PNG with a subplot per dimension; return its data URI.
+
+    recorded, predicted: [T, n]; every: steps between two inferences, each a dot; state: [T, n] where it has that shape.
+    """
+    columns = min(PLOT_COLUMNS, len(names))
+    rows = -(-len(names) // columns)
+    figure = Figure(figsize=(3.2 * columns, 1.9 * rows + 0.8), dpi=100, layout="constrained")
+    subplots = np.atleast_1d(figure.subplots(rows, columns, sharex=True)).ravel()
+    for i, (axes, name) in enumerate(zip(subplots, names, strict=False)):
+        if state is not None and state.shape == recorded.shape:
+            axes.plot(state[:, i], color=COLOURS["state"], lw=0.8, label="state")
+        axes.plot(recorded[:, i], color=COLOURS["recorded"], lw=1.2, label="recorded")
+        axes.plot(predicted[:, i], color=COLOURS["policy"], lw=1.2, ls="--", label="policy")
+        request_steps = np.arange(0, len(predicted), every)
+        axes.plot(request_steps, predicted[request_steps, i], ".", color=COLOURS["policy"], ms=5, label="query")
+        axes.set_title(name, fontsize=9)
+        axes.tick_params(labelsize=8)
+    for axes in subplots[len(names) :]:
+        axes.set_visible(False)
+    figure.suptitle(title, fontsize=10, wrap=True)
+    figure.legend(*subplots[0].get_legend_handles_labels(), loc="outside lower center", ncols=4, fontsize=8)
+    figure.savefig(path)
+    return _data_uri(path.read_bytes())
+
+
+def _data_uri(png: bytes) -> str:
+    return f"data:image/png;base64,{base64.b64encode(png).decode()}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from vla_contract import Observation, PolicyClient
+from vla_contract import PolicyClient
 from vla_contract.protocol.parts import Part
 from vla_datasets.metadata import Episode
 from vla_evaluation.offline.policy_view import PolicyView
@@ -64,10 +64,12 @@ def predict(
     It is queried at every `every`-th step, and its actions are used until the next one. Raises ValueError if a chunk is
     shorter.
     """
-    steps = range(0, length, every)
-    at_once = 1 if view.info.stateful else view.info.max_batch
+    steps, chunks = range(0, length, every), []
+    at_once = 1 if view.info.stateful else min(view.info.max_batch, MAX_CONCURRENT)
     observations = view.observations(episode, steps, instruction, session_name(seed, episode))
-    chunks = [chunk[:every] for chunk in ask(client, observations, at_once)]
+    with ThreadPoolExecutor(at_once) as pool:
+        while group := list(islice(observations, at_once)):
+            chunks += [chunk.actions[:every] for chunk in pool.map(client.act, group)]
     for step, chunk in zip(steps, chunks, strict=True):
         if len(chunk) < min(every, length - step):
             raise ValueError(
@@ -79,14 +81,6 @@ def predict(
 def session_name(seed: int, episode: int) -> str:
     """Return a session name in the evaluator's form; a policy that samples noise derives it from seed and episode."""
     return f"offline.{seed}.{episode}.0.x"
-
-
-def ask(client: PolicyClient, observations: Iterator[Observation], at_once: int) -> Iterator[np.ndarray]:
-    """Yield the policy's actions, float32 [H, n], for each observation in order."""
-    count = min(at_once, MAX_CONCURRENT)
-    with ThreadPoolExecutor(count) as pool:
-        while group := list(islice(observations, count)):
-            yield from (chunk.actions for chunk in pool.map(client.act, group))
 
 
 def errors(predicted: np.ndarray, recorded: np.ndarray, width: np.ndarray) -> dict[str, np.ndarray]:
@@ -123,11 +117,10 @@ def tables(by_dimension: dict[str, np.ndarray], parts: Sequence[Part]) -> dict[s
 
 def summarize(episodes: Sequence[ScoredEpisode], parts: Sequence[Part], width: np.ndarray) -> dict[str, Any]:
     """Return all figures as JSON types; every step counts once."""
-    joined = {
-        name: np.concatenate([getattr(episode, name) for episode in episodes])
-        for name in ("predicted", "with_swapped", "reseeded")
-    }
-    recorded = np.concatenate([episode.recorded for episode in episodes])
+    names = ("recorded", "predicted", "with_swapped", "reseeded")
+    recorded, predicted, with_swapped, reseeded = (
+        np.concatenate([getattr(episode, name) for episode in episodes]) for name in names
+    )
     rows = []
     for result in episodes:
         swapped = {"instruction": result.swapped, **average(errors(result.with_swapped, result.recorded, width))}
@@ -135,11 +128,11 @@ def summarize(episodes: Sequence[ScoredEpisode], parts: Sequence[Part], width: n
         rows.append({**row, **average(errors(result.predicted, result.recorded, width)), "swapped": swapped})
     return {
         "steps": len(recorded),
-        **tables(errors(joined["predicted"], recorded, width), parts),
+        **tables(errors(predicted, recorded, width), parts),
         "episodes": rows,
-        "swapped": average(errors(joined["with_swapped"], recorded, width)),
-        "moved_by_instruction": average(errors(joined["with_swapped"], joined["predicted"], width)),
-        "moved_by_noise": average(errors(joined["reseeded"], joined["predicted"], width)),
+        "swapped": average(errors(with_swapped, recorded, width)),
+        "moved_by_instruction": average(errors(with_swapped, predicted, width)),
+        "moved_by_noise": average(errors(reseeded, predicted, width)),
     }
 
 
@@ -149,8 +142,5 @@ def describe_listening(figures: dict[str, Any]) -> str:
     numbers = f"another instruction changes an action by {instruction:.3g} of [-1, 1], other noise by {noise:.3g}"
     if instruction == 0:
         return f"the policy ignores the instruction: {numbers}"
-    return (
-        f"the policy follows the instruction: {numbers}"
-        if instruction > 1.5 * noise
-        else f"not distinguishable from noise: {numbers}"
-    )
+    follows = instruction > 1.5 * noise
+    return f"{'the policy follows the instruction' if follows else 'not distinguishable from noise'}: {numbers}"

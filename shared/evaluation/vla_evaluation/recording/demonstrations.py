@@ -7,12 +7,17 @@ import os
 import shutil
 import tempfile
 import zipfile
-from collections.abc import Iterable
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import groupby, islice
+from multiprocessing import get_context
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -20,10 +25,15 @@ from vla_common.volume import Volume
 from vla_contract.protocol.errors import did_you_mean
 from vla_contract.protocol.parts import Part
 from vla_evaluation import benchmark
-from vla_evaluation.benchmark import Assets, Benchmark, Environment, Task
+from vla_evaluation.benchmark import Assets, Environment, Task
 from vla_evaluation.runs.directories import STORE
 from vla_evaluation.store.records import StoreError, as_damage
 from vla_evaluation.store.runstore import RunStore
+
+BLOCK = 8  # demonstrations of one task per job, for which a process builds the scene once
+BLOCK_BYTES = 2**28  # maximum size of their frames
+Frames = dict[str, np.ndarray]  # camera → uint8 [T, size, size, 3]
+Then = Callable[["Demonstration", Frames], Any]
 
 
 @dataclass(frozen=True)
@@ -58,23 +68,25 @@ class Demonstration:
     source: RenderSettings = field(repr=False)
 
     ADVICE: ClassVar[str] = "record it again"
+    LENGTHS: ClassVar[dict[str, int]] = dict.fromkeys(("actions", "executed", "states", "views"), 0)  # minus the steps
 
     @cached_property
-    def arrays(self) -> dict[str, np.ndarray]:
-        """All recorded arrays by name, `fixture_…` being poses. ValueError if the file is damaged."""
-        return self.read_file(dict.fromkeys(("actions", "executed", "states", "views"), self.steps))
-
-    def read_file(self, lengths: dict[str, int]) -> dict[str, np.ndarray]:
-        """Return the file's arrays. ValueError if one does not have its length of `lengths`."""
+    def stored(self) -> dict[str, np.ndarray]:
+        """The file's arrays, `fixture_…` being poses. ValueError if it is damaged."""
         try:
             with np.load(self.path, allow_pickle=False) as file:
                 arrays = {name: file[name] for name in file.files}
-            if any(len(arrays[name]) != length for name, length in lengths.items()):
+            if any(len(arrays[name]) != self.steps + more for name, more in self.LENGTHS.items()):
                 raise ValueError(f"its arrays do not have {self.steps} steps")
         except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
             reason = f"{type(error).__name__}: {error}" if isinstance(error, KeyError) else error
             raise ValueError(f"demonstration {self.path} cannot be read: {reason}; {self.ADVICE}") from error
         return arrays
+
+    @property
+    def arrays(self) -> dict[str, np.ndarray]:
+        """All recorded arrays by name. ValueError if the file is damaged."""
+        return self.stored
 
     @property
     def actions(self) -> np.ndarray:
@@ -111,33 +123,26 @@ class Demonstration:
         rendering = renderer(self.source, size)
         if camera not in rendering.benchmark.cameras:
             raise ValueError(f"camera {camera!r} not found{did_you_mean(camera, rendering.benchmark.cameras)}")
-        views, env = self.views, rendering.env
+        views = self.views
         self.reset_scene(rendering)
         images = np.empty((self.steps, size, size, 3), np.uint8)
         for image, view in zip(images, views, strict=True):
-            env.show(view)
-            image[:] = env.render(camera)
+            rendering.env.show(view)
+            image[:] = rendering.env.render(camera)
         return images
 
     def reset_scene(self, rendering: Renderer) -> None:
         """Restore the episode's scene. ValueError if a fixture is at another position than in the recording."""
         tasks = rendering.benchmark.tasks(self.suite)
         self.load_scene(rendering, next(task for task in tasks if task.index == self.task))
-        recorded = self.fixture_poses
         for name, pose in rendering.env.fixture_poses().items():
-            if not np.array_equal(recorded[name], pose):
+            if not np.array_equal(self.stored[f"fixture_{name}"], pose):
                 raise ValueError(f"{self.path}: {name!r} is at another position than in the recording; {self.ADVICE}")
 
     def load_scene(self, rendering: Renderer, task: Task) -> None:
         """Load the task and reset the scene to the episode's start."""
         rendering.env.load_task(task, self.seed)
         rendering.env.reset(0, rendering.env.start(0))
-
-    @property
-    def fixture_poses(self) -> dict[str, np.ndarray]:
-        """The recorded poses, as `Environment.fixture_poses` has them."""
-        prefix = "fixture_"
-        return {name.removeprefix(prefix): array for name, array in self.arrays.items() if name.startswith(prefix)}
 
 
 class Demonstrations:
@@ -195,13 +200,22 @@ class Renderer:
         if size < 1:
             raise ValueError(f"images of {size} pixels cannot be rendered; expected 1 or more")
         self.source, self.size, self.benchmark = source, size, benchmark.load(source.module)
-        assets = _find_assets(self.benchmark, source.assets)
         work = source.directory / "work"
         if not os.access(work, os.W_OK):
             work = Path(tempfile.mkdtemp(prefix="vla-lab-drawing-"))
             atexit.register(shutil.rmtree, work, ignore_errors=True)
-        cameras: Iterable[str] = self.benchmark.cameras
-        self.env: Environment = self.benchmark.make_env(assets.path, work, tuple(cameras), size, source.render)
+        assets, cameras = self._find_assets(source.assets), tuple(self.benchmark.cameras)
+        self.env: Environment = self.benchmark.make_env(assets.path, work, cameras, size, source.render)
+
+    def _find_assets(self, recorded: Assets) -> Assets:
+        for name in (recorded.kind, str(recorded.path)):
+            with suppress(ValueError):
+                if (assets := self.benchmark.assets(name, Volume().root)).digest == recorded.digest:
+                    return assets
+        raise ValueError(
+            f"the recording's assets ({recorded.kind}, {recorded.digest[:12]}) are neither on this volume nor at "
+            f"{recorded.path}; images on other assets would differ. Copy them there, or record again"
+        )
 
 
 _renderer: Renderer | None = None  # of this process: an environment takes a gigabyte
@@ -217,13 +231,61 @@ def renderer(source: RenderSettings, size: int | None = None) -> Renderer:
     return _renderer
 
 
-def _find_assets(of: Benchmark, recorded: Assets) -> Assets:
-    """Return the assets that a recording was made with; ValueError if they are missing."""
-    for name in (recorded.kind, str(recorded.path)):
-        with suppress(ValueError):
-            if (assets := of.assets(name, Volume().root)).digest == recorded.digest:
-                return assets
-    raise ValueError(
-        f"the recording's assets ({recorded.kind}, {recorded.digest[:12]}) are neither on this volume nor at "
-        f"{recorded.path}; images on other assets would differ. Copy them there, or record again"
-    )
+# --- frames of many demonstrations, in this process or in several -----------------------------------------------------
+
+
+def draw(
+    demonstrations: Sequence[Demonstration], cameras: Sequence[str], size: int, workers: int = 1,
+    then: Then | None = None,
+) -> Iterator[tuple[Demonstration, Any]]:  # fmt: skip
+    """Yield each demonstration with its frames by camera, in the given order; `workers` processes render ahead.
+
+    then: called with both in the process that rendered, and its result is yielded instead, as for videos that are
+    encoded there; a function of a module. ValueError if something cannot be rendered, RuntimeError if a process
+    died.
+    """
+    if workers < 1:
+        raise ValueError(f"workers is {workers}; expected 1 or more")
+    if workers == 1:
+        for demonstration in map(replace, demonstrations):  # copies, so arrays are freed after each
+            yield demonstration, _render(demonstration, cameras, size, then)
+        return
+    blocks = list(_blocks(demonstrations, len(cameras) * size**2 * 3))
+    pool = ProcessPoolExecutor(min(workers, max(1, len(blocks))), get_context("spawn"), _limit_render_threads)
+    try:
+        jobs = ((block, pool.submit(_render_block, block, tuple(cameras), size, then)) for block in blocks)
+        submitted = deque(islice(jobs, workers + 1))
+        while submitted:
+            block, future = submitted.popleft()
+            yield from zip(block, future.result(), strict=True)
+            submitted.extend(islice(jobs, 1))
+    except BrokenProcessPool as error:
+        raise RuntimeError("a rendering process died (out of memory?); try fewer --workers") from error
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _blocks(demonstrations: Sequence[Demonstration], step_bytes: int) -> Iterator[list[Demonstration]]:
+    """Yield neighbours with the same task, as many at once as fit into BLOCK_BYTES."""
+    for _, of_task in groupby(demonstrations, key=lambda one: (one.source.directory, one.task)):
+        block: list[Demonstration] = []
+        for demonstration in of_task:
+            size = sum(other.steps for other in (*block, demonstration)) * step_bytes
+            if block and (len(block) == BLOCK or size > BLOCK_BYTES):
+                yield block
+                block = []
+            block.append(replace(demonstration))  # without its arrays
+        yield block
+
+
+def _limit_render_threads() -> None:
+    os.environ.setdefault("LP_NUM_THREADS", "0")  # processes that render at the same time must not compete
+
+
+def _render_block(block: list[Demonstration], cameras: Sequence[str], size: int, then: Then | None) -> list[Any]:
+    return [_render(demonstration, cameras, size, then) for demonstration in block]
+
+
+def _render(demonstration: Demonstration, cameras: Sequence[str], size: int, then: Then | None) -> Any:
+    frames = {camera: demonstration.frames(camera, size) for camera in cameras}
+    return frames if then is None else then(demonstration, frames)

@@ -6,7 +6,7 @@ The plan grows: each task gets as many attempts as successes are missing. Exit c
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -54,9 +54,7 @@ def record(benchmark: Benchmark, config: RecordConfig) -> int:
     with open_run(root, identity, [], run_id=name, resume=None, label=name, allow_drift=config.allow_drift) as run:
         targets = share(config.episodes, [task.index for task in plan.tasks])
         run.store.plan_successes(targets, config.attempts)
-        run.store.set_meta("about", {**describe(plan, assets), "recording": describe_recording(benchmark)})
-        job_fields = {"wanted": {str(task): count for task, count in targets.items()}}
-        run.store.set_meta("job", make_job(plan, spec, assets, worker.RecordingJob, **job_fields).to_json())
+        describe_recording(run.store, plan, spec, assets, targets)
         left = sum(row["pending"] + row["leased"] + row["broken"] for row in run.store.counts().values())
         require_space(run.directory, left * DEMONSTRATION_BYTES)
         workers = evaluate.choose_workers(config.workers, left, benchmark.worker_gb)
@@ -81,9 +79,13 @@ def identify_recording(plan: Plan, spec: RunSpec, assets: Assets) -> dict:
     }
 
 
-def describe_recording(benchmark: Benchmark) -> dict:
-    """Return the data besides the identity that readers of the files need."""
-    return {"cameras": list(benchmark.cameras), "state": [asdict(part) for part in benchmark.state]}
+def describe_recording(store: RunStore, plan: Plan, spec: RunSpec, assets: Assets, targets: Mapping[int, int]) -> None:
+    """Store the workers' job, and the data besides the identity that readers of the files need."""
+    benchmark = plan.benchmark
+    more = {"cameras": list(benchmark.cameras), "state": [asdict(part) for part in benchmark.state]}
+    store.set_meta("about", {**describe(plan, assets), "recording": more})
+    wanted = {str(task): count for task, count in targets.items()}
+    store.set_meta("job", make_job(plan, spec, assets, worker.RecordingJob, wanted=wanted).to_json())
 
 
 def require_recording_directory(directory: Path) -> None:

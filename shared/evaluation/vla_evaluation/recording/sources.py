@@ -7,8 +7,8 @@ those that the policy received.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
@@ -35,16 +35,7 @@ class ReplayedEpisode(Demonstration):
     scene: Mapping[str, Any] = field(default_factory=dict)  # `EpisodeProtocol.scene`
 
     ADVICE: ClassVar[str] = "evaluate again here"
-
-    @cached_property
-    def stored(self) -> dict[str, np.ndarray]:
-        """The run's stored arrays: actions, simulator states and fixtures' poses."""
-        return self.read_file({"actions": self.steps, "states": self.steps + 1})
-
-    @property
-    def fixture_poses(self) -> dict[str, np.ndarray]:
-        prefix = "fixture_"
-        return {name.removeprefix(prefix): array for name, array in self.stored.items() if name.startswith(prefix)}
+    LENGTHS: ClassVar[dict[str, int]] = {"actions": 0, "states": 1}
 
     @cached_property
     def arrays(self) -> dict[str, np.ndarray]:
@@ -82,6 +73,24 @@ class Episodes:
     all: tuple[Demonstration, ...]
     facts: Mapping[str, Any]
 
+    def provenance(
+        self, episodes: Sequence[Demonstration], cameras: Mapping[str, str], size: int, turned_180: bool
+    ) -> dict[str, Any]:
+        """Return the origin stored with a data set, in meta/source.json: enough to identify a model's training data.
+
+        `cameras` maps the set's keys to the simulator's names.
+        """
+        fields = ("task", "episode", "seed", "success", "steps")
+        return {
+            **self.facts,
+            "action": [asdict(part) for part in self.facts["action"]],
+            "state": [asdict(part) for part in self.facts["state"]],
+            "cameras": dict(cameras),
+            "size": size,
+            "turned_180": turned_180,
+            "episodes": [{name: getattr(episode, name) for name in fields} for episode in episodes],
+        }
+
 
 def find(name: str, volume: Volume, render: str) -> Episodes:
     """Return the recording or the run of that name or directory. Raises ValueError if there is neither."""
@@ -90,43 +99,35 @@ def find(name: str, volume: Volume, render: str) -> Episodes:
             with as_damage(store), RunStore(store, readonly=True) as opened:
                 is_recording = "recording" in opened.described()
             if is_recording:
-                return _recording(directory, render)
+                recording = Demonstrations(directory, render)
+                facts = _facts(recording.identity, recording.action, recording.state)
+                facts |= {"recording": recording.name, "starts": "drawn", "noise": recording.noise}
+                return Episodes(recording.name, "recording", recording.episodes, facts)
     try:
-        return _run(find_run(volume.path("runs"), name), render)
+        directory = find_run(volume.path("runs"), name)
     except RunUnusable as error:
         raise ValueError(f"{name!r} is neither a recording nor a run: {error}") from error
-
-
-def _recording(directory: Path, render: str) -> Episodes:
-    recording = Demonstrations(directory, render)
-    origin = _facts(recording.identity, recording.action, recording.state)
-    origin |= {"recording": recording.name, "starts": "drawn", "noise": recording.noise}
-    return Episodes(recording.name, "recording", recording.episodes, origin)
-
-
-def _run(directory: Path, render: str) -> Episodes:
-    with as_damage(directory / STORE), RunStore(directory / STORE, readonly=True) as store:
-        identity, job, description = store.meta("identity"), store.meta("job"), store.described()
-        rows = [row for row in store.finished() if "recording" in row.result]
+    with as_damage(directory / STORE), RunStore(directory / STORE, readonly=True) as opened:
+        identity, job, tasks = opened.meta("identity"), opened.meta("job"), opened.described()["tasks"]
+        rows = [row for row in opened.finished() if "recording" in row.result]
     assets = Assets(identity["assets"]["kind"], Path(job["assets"]), identity["assets"]["digest"])
     source = RenderSettings(directory, job["benchmark"], assets, render)
     protocol = RunSpec.from_json(identity).protocol
     episodes = tuple(
         ReplayedEpisode(
-            index, identity["suite"], row.task, row.episode, description["tasks"][row.task]["instruction"], row.success,
+            index, identity["suite"], row.task, row.episode, tasks[row.task]["instruction"], row.success,
             identity["seed"], row.steps, directory / row.result["recording"], source, protocol.wait_steps,
             protocol.wait_action, protocol.scene(),
         )
         for index, row in enumerate(rows)
     )  # fmt: skip
-    origin = _facts(
-        identity, tuple(Part(**part) for part in identity["action"]), benchmark.load(job["benchmark"]).state
-    )
-    origin |= {"run": directory.name, "starts": "evaluation", "noise": 0.0}
-    return Episodes(directory.name, "run", episodes, origin)
+    action = tuple(Part(**part) for part in identity["action"])
+    facts = _facts(identity, action, benchmark.load(job["benchmark"]).state)
+    facts |= {"run": directory.name, "starts": "evaluation", "noise": 0.0}
+    return Episodes(directory.name, "run", episodes, facts)
 
 
-def _facts(identity: dict, action: tuple[Part, ...], state: tuple[Part, ...]) -> dict[str, Any]:
+def _facts(identity: Mapping[str, Any], action: tuple[Part, ...], state: tuple[Part, ...]) -> dict[str, Any]:
     return {
         "benchmark": identity["benchmark"],
         "suite": identity["suite"],

@@ -17,7 +17,6 @@ PROTOCOL = ("suite", "profile", "seed", "max_steps", "assets.kind", "assets.dige
 RECORDED_LATER = ("benchmark", "protocol")  # not in every old run
 ROBOT = ("control_hz", "protocol.robot")
 PLAN = ("tasks", "episodes")  # the pairs show what both have
-Pair = tuple[Finished, Finished]
 
 
 class Unpaired(ValueError):
@@ -52,8 +51,12 @@ def compare(a: RunStore, b: RunStore, force: bool = False) -> Comparison:
     Raises Unpaired, with the differences, if they cannot be paired; without `force` also if they are not comparable.
     """
     identities = a.meta("identity"), b.meta("identity")
-    check_protocol(*identities)
-    warnings = comparability_warnings(a, b)
+    differing, warnings = check_protocol(*identities), []
+    for store in (a, b):
+        done, planned = len(store.outcomes()), len(store.plan())
+        if done < planned:
+            warnings.append(f"run {store.path.parent.name} is not complete: {done} of {planned} episodes are done")
+    warnings = ["A and B are the same run"] if os.path.samefile(a.path, b.path) else warnings + differing
     if warnings and not force:
         raise Unpaired(f"these runs are not comparable: {'; '.join(warnings)}; add --force to compare them anyway")
     rows_a, rows_b = ({(e.task, e.episode): e for e in store.finished()} for store in (a, b))
@@ -71,62 +74,41 @@ def compare(a: RunStore, b: RunStore, force: bool = False) -> Comparison:
     only_a = sum(x.success and not y.success for x, y in pairs)
     only_b = sum(y.success and not x.success for x, y in pairs)
     difference, low, high = paired_difference(only_b, only_a, len(pairs))
+    settings = [
+        {key: value for key, value in flatten(identity).items() if key not in PLAN and not key.startswith("policy.")}
+        for identity in identities
+    ]
     return Comparison(
-        a=rate_a,
-        b=rate_b,
-        only_a=only_a,
-        only_b=only_b,
-        difference=difference,
-        interval=(low, high),
-        p_value=mcnemar_exact(only_a, only_b),
+        rate_a, rate_b, only_a, only_b, difference, (low, high), mcnemar_exact(only_a, only_b),
         tasks={task: rates(pair for pair in pairs if pair[0].task == task) for task in sorted({t for t, _ in common})},
         left_out=len(rows_a.keys() ^ rows_b.keys()),
         policy_errors=tuple(sum("policy_error" in e.result for e in side) for side in zip(*pairs, strict=True)),
-        beside=differences(
-            *({k: v for k, v in flatten(identity).items() if is_other_setting(k)} for identity in identities)
-        ),
+        beside=differences(*settings),
         warnings=warnings,
-    )
+    )  # fmt: skip
 
 
-def rates(pairs: Iterable[Pair]) -> tuple[Rate, Rate]:
+def rates(pairs: Iterable[tuple[Finished, Finished]]) -> tuple[Rate, Rate]:
     sides = [[e.success for e in side] for side in zip(*pairs, strict=True)]
     return Rate(sum(sides[0]), len(sides[0])), Rate(sum(sides[1]), len(sides[1]))
 
 
-def is_other_setting(key: str) -> bool:
-    """Return whether an entry of a run's identity belongs to neither the plan nor the policy."""
-    return key not in PLAN and not key.startswith("policy.")
+def check_protocol(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[str]:
+    """Return how the robots of two runs differ. Raises Unpaired, with the difference, unless both follow one protocol
+    on the same assets.
 
-
-def comparability_warnings(a: RunStore, b: RunStore) -> list[str]:
-    """Return the reasons why a comparison of two paired runs would mislead; empty if it would not."""
-    if os.path.samefile(a.path, b.path):
-        return ["A and B are the same run"]
-    reasons = []
-    for store in (a, b):
-        done, planned = len(store.outcomes()), len(store.plan())
-        if done < planned:
-            reasons.append(f"run {store.path.parent.name} is not complete: {done} of {planned} episodes are done")
-    left, right = (_flatten(store.meta("identity")) for store in (a, b))
-    changed = [key for key in ROBOT if key in left and key in right and left[key] != right[key]]
-    return reasons + [f"they differ in {key}: {fact(left, key)} and {fact(right, key)}" for key in changed]
-
-
-def _flatten(identity: Mapping[str, Any]) -> dict[str, object]:
-    """As `flatten`, with the protocol's settings that an identity leaves out at their default."""
-    defaults = {f"protocol.{name}": "default" for name in LATER} if "protocol" in identity else {}
-    return {**defaults, **flatten(identity)}
-
-
-def check_protocol(a: dict[str, Any], b: dict[str, Any]) -> None:
-    """Raise Unpaired, with the difference, unless both runs follow one protocol on the same assets.
-
-    Entries that only the newer run has, and the robot, are not compared here: they are among the other differences.
+    Entries that only the newer run has are not compared here: they are among the other differences.
     """
-    left, right = _flatten(a), _flatten(b)
-    later = (key for key in left if key.split(".")[0] in RECORDED_LATER and key in right and key not in ROBOT)
-    keys = [*PROTOCOL, *later]
-    lines = [f"{key}: {fact(left, key)} and {fact(right, key)}" for key in keys if left.get(key) != right.get(key)]
-    if lines:
-        raise Unpaired("these runs cannot be paired; they differ in " + "; ".join(lines))
+    flat = []
+    for identity in (a, b):
+        # an identity leaves these settings out at their default
+        defaults = {f"protocol.{name}": "default" for name in LATER} if "protocol" in identity else {}
+        flat.append({**defaults, **flatten(identity)})
+    left, right = flat
+    later = [key for key in left if key.split(".")[0] in RECORDED_LATER and key in right and key not in ROBOT]
+    keys = [key for key in (*PROTOCOL, *later) if left.get(key) != right.get(key)]
+    if keys:
+        texts = (f"{key}: {fact(left, key)} and {fact(right, key)}" for key in keys)
+        raise Unpaired("these runs cannot be paired; they differ in " + "; ".join(texts))
+    changed = [key for key in ROBOT if key in left and key in right and left[key] != right[key]]
+    return [f"they differ in {key}: {fact(left, key)} and {fact(right, key)}" for key in changed]

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ from vla_evaluation import hosts
 from vla_evaluation.chunks import Chunking
 from vla_evaluation.config import parse_ranges
 from vla_evaluation.report.stats import Rate
-from vla_evaluation.store.records import FailedAttempt, Finished
+from vla_evaluation.store.records import Finished
 from vla_evaluation.store.runstore import RunStore
 
 STAGES = (  # parts of an episode's time that do not overlap: key in the store, name, explanation
@@ -31,18 +30,24 @@ STAGES = (  # parts of an episode's time that do not overlap: key in the store, 
 
 @dataclass(frozen=True)
 class TaskSummary:
-    """One task. `steps` is the mean length of its successful episodes, None without any; `kind` is empty and `level` 0
-    in suites without them.
-    """
+    """One task. `kind` is empty and `level` 0 in suites without them."""
 
     index: int
     instruction: str
     kind: str
     level: int
     planned: int
-    rate: Rate
-    steps: float | None
     episodes: list[Finished]
+
+    @property
+    def rate(self) -> Rate:
+        return Rate(sum(e.success for e in self.episodes), len(self.episodes))
+
+    @property
+    def steps(self) -> float | None:
+        """The mean length of its successful episodes, None without any."""
+        lengths = [e.steps for e in self.episodes if e.success]
+        return sum(lengths) / len(lengths) if lengths else None
 
     @property
     def classes(self) -> dict[str, str | int]:
@@ -60,88 +65,55 @@ class PublishedFigure:
     source: str
 
 
-@dataclass(frozen=True)
 class Summary:
-    """A whole run."""
+    """A whole run, complete or not.
 
-    run_id: str
-    suite: str
-    identity: dict[str, Any]
-    planned: int
-    rate: Rate
-    tasks: list[TaskSummary]
-    timings_ms: Mapping[str, float]  # summed over all finished episodes
-    steps: int
-    requests: int
-    faults: list[FailedAttempt]
-    hosts: list[hosts.Share]  # each machine's share
-    policies: list[dict[str, Any]]  # counts for each of the policy's addresses
-    invocations: list[dict[str, Any]]
-    published: list[PublishedFigure]
-    notice: str  # about the assets, empty if there is none
-    advice: str  # next step about the assets, empty if there is none
-    comparability_problem: str  # why it is not comparable with published figures; empty if it is
+    identity, description, invocations, faults, policies   as the store has them
+    hosts              each machine's share
+    tasks, episodes    the planned tasks; the finished episodes of all of them
+    timings_ms         summed over all finished episodes
+    policy_errors      (task, episode) where the policy's own answer ended it; they count as failures
+    kinds, levels      rates by kind of task and by difficulty, the easiest first; empty in suites without them
+    delays             cost of inference in real time over all episodes; None if the simulation waited
+    seconds            time in which an evaluator was running
+    notice, advice     about the assets, and the next step; empty if there is none
+    comparability_problem   why it is not comparable with published figures; empty if it is
+    published          the figures to compare with; none unless the run is comparable
+    """
 
-    @property
-    def comparable(self) -> bool:
-        return not self.comparability_problem
-
-    @property
-    def done(self) -> int:
-        return self.rate.trials
-
-    @property
-    def complete(self) -> bool:
-        return self.done == self.planned
-
-    @property
-    def episodes(self) -> list[Finished]:
-        return [episode for task in self.tasks for episode in task.episodes]
-
-    @property
-    def policy_errors(self) -> list[tuple[int, Finished]]:
-        """(task, episode) where the policy's own answer ended it (--policy-errors fail); they count as failures."""
-        return [(episode.task, episode) for episode in self.episodes if "policy_error" in episode.result]
-
-    @property
-    def kinds(self) -> dict[str, Rate]:
-        """The rate over the tasks of each kind, in the suite's order; empty in suites without kinds."""
+    def __init__(self, directory: Path, store: RunStore):
+        identity, description = store.meta("identity"), store.described()
+        self.run_id, self.suite, self.identity = directory.name, identity["suite"], identity
+        self.invocations, self.faults, self.policies = store.invocations(), store.faults(), store.by_policy()
+        self.hosts = hosts.shares(store.by_worker(), hosts.hostnames(self.invocations))
+        by_task: dict[int, list[Finished]] = {}
+        for episode in store.finished():
+            by_task.setdefault(episode.task, []).append(episode)
+        self.tasks = []
+        for index, count in sorted(Counter(task for task, _ in store.plan()).items()):
+            task = description["tasks"][index]
+            kind, level = task.get("kind", ""), task.get("level", 0)
+            self.tasks.append(TaskSummary(index, task["instruction"], kind, level, count, by_task.get(index, [])))
+        self.episodes = [episode for task in self.tasks for episode in task.episodes]
+        self.rate, self.planned = pooled_rate(self.tasks), sum(task.planned for task in self.tasks)
+        self.done, self.complete = self.rate.trials, self.rate.trials == self.planned
+        self.steps = sum(e.steps for e in self.episodes)
+        self.requests = sum(e.result.get("requests", 0) for e in self.episodes)
+        self.timings_ms: Counter[str] = Counter()
+        for episode in self.episodes:
+            self.timings_ms.update(episode.result.get("timings_ms", {}))
+        self.policy_errors = [(e.task, e) for e in self.episodes if "policy_error" in e.result]
         kinds = dict.fromkeys(task.kind for task in self.tasks if task.kind)
-        return {kind: pooled_rate(task for task in self.tasks if task.kind == kind) for kind in kinds}
-
-    @property
-    def levels(self) -> dict[str, Rate]:
-        """The rate over the tasks of each difficulty, the easiest first; empty in suites without levels."""
         levels = sorted({task.level for task in self.tasks if task.level})
-        return {str(level): pooled_rate(task for task in self.tasks if task.level == level) for level in levels}
-
-    @property
-    def chunks(self) -> str:
-        """The chunk settings as text."""
-        return Chunking.of(self.identity).description
-
-    @cached_property
-    def delays(self) -> dict[str, float] | None:
-        """The cost of inference in real time, over all episodes: steps held, actions overtaken, latency in ms. None
-        if the simulation waited, or no episode is done.
-        """
-        results = [e.result for e in self.episodes if "realtime" in e.result]
-        delays = [result["realtime"] for result in results]
-        if not delays:
-            return None
-        requests = sum(result["requests"] for result in results)
-        latency = sum(result["realtime"]["latency_ms_mean"] * result["requests"] for result in results)
-        return {
-            "held_steps": sum(delay["held_steps"] for delay in delays),
-            "overtaken_actions": sum(delay["overtaken_actions"] for delay in delays),
-            "latency_ms_mean": round(latency / max(requests, 1), 3),
-            "latency_ms_max": max(delay["latency_ms_max"] for delay in delays),
-        }
-
-    @property
-    def seconds(self) -> float:
-        """Time in which an evaluator was running, in s."""
-        return sum(max(0.0, (invocation["ended"] or 0.0) - invocation["started"]) for invocation in self.invocations)
+        self.kinds = {kind: pooled_rate(task for task in self.tasks if task.kind == kind) for kind in kinds}
+        self.levels = {str(level): pooled_rate(task for task in self.tasks if task.level == level) for level in levels}
+        self.chunks = Chunking.of(identity).description
+        self.delays = combine_delays([e.result for e in self.episodes if "realtime" in e.result])
+        self.seconds = sum(max(0.0, (row["ended"] or 0.0) - row["started"]) for row in self.invocations)
+        self.notice, self.advice = description["assets"].get("notice", ""), description["assets"]["advice"]
+        reason = comparability_problem(identity, description, self.complete, self.invocations)
+        self.comparability_problem, self.comparable = reason, not reason
+        self.published = [] if reason else published(description["profile"])
 
     def stages(self) -> list[tuple[str, str, float, float]]:
         """Return (name, explanation, ms per policy step, share of the whole) of every stage that took time."""
@@ -149,31 +121,25 @@ class Summary:
         accounted = sum(ms for _, _, ms in parts)
         total = max(self.timings_ms.get("total", 0.0), accounted, 1e-9)
         parts.append(("other", "recording and bookkeeping", total - accounted))
-        return [(name, text, ms / max(self.steps, 1), ms / total) for name, text, ms in parts if ms > 0]
+        steps = max(self.steps, 1)
+        return [(name, text, ms / steps, ms / total) for name, text, ms in parts if ms > 0]
 
     def rows(self) -> list[dict[str, Any]]:
         """Return one JSON-able row per finished episode."""
-        names = hosts.hostnames(self.invocations)
+        names, renderer = hosts.hostnames(self.invocations), self.identity.get("renderer")
         return [
             {
-                "suite": self.suite,
-                "task": task.index,
-                "instruction": task.instruction,
-                **task.classes,
-                "episode": e.episode,
-                "attempt": e.attempt,
-                "worker": e.worker,
-                "host": hosts.host_of(e.worker, names),
-                "renderer": self.identity.get("renderer"),
-                **e.result,
+                "suite": self.suite, "task": task.index, "instruction": task.instruction, **task.classes,
+                "episode": e.episode, "attempt": e.attempt, "worker": e.worker,
+                "host": hosts.host_of(e.worker, names), "renderer": renderer, **e.result,
             }
             for task in self.tasks
             for e in task.episodes
-        ]
+        ]  # fmt: skip
 
     def to_json(self) -> dict[str, Any]:
         """Return the content of summary.json; rates run from 0 to 1."""
-        classes = {"kinds": self.kinds, "levels": self.levels}
+        classes = {name: rates for name, rates in (("kinds", self.kinds), ("levels", self.levels)) if rates}
         return {
             "run_id": self.run_id,
             "suite": self.suite,
@@ -188,20 +154,11 @@ class Summary:
             "comparable_with_published": self.comparable,
             "why_not_comparable": self.comparability_problem,
             "published": [vars(row) for row in self.published],
-            **{
-                name: {label: rate_json(rate) for label, rate in rates.items()}
-                for name, rates in classes.items()
-                if rates
-            },
+            **{name: {label: rate_json(rate) for label, rate in rates.items()} for name, rates in classes.items()},
             "tasks": [
                 {
-                    "task": task.index,
-                    "instruction": task.instruction,
-                    **task.classes,
-                    "planned": task.planned,
-                    **rate_json(task.rate),
-                    "policy_errors": sum("policy_error" in e.result for e in task.episodes),
-                    "mean_steps_of_successes": task.steps,
+                    "task": task.index, "instruction": task.instruction, **task.classes, "planned": task.planned,
+                    **rate_json(task.rate), "policy_errors": sum("policy_error" in e.result for e in task.episodes),
                 }
                 for task in self.tasks
             ],
@@ -215,7 +172,7 @@ class Summary:
             "policies": self.policies,
             "faults": [vars(fault) for fault in self.faults],
             "provenance": {**self.identity, "sessions": self.invocations},
-        }
+        }  # fmt: skip
 
 
 def pooled_rate(tasks: Iterable[TaskSummary]) -> Rate:
@@ -232,51 +189,18 @@ def rate_json(rate: Rate) -> dict[str, Any]:
     }
 
 
-def load(directory: Path, store: RunStore) -> Summary:
-    """Return the summary of the run in `directory`, complete or not."""
-    identity, description = store.meta("identity"), store.described()
-    finished, plan, invocations = store.finished(), store.plan(), store.invocations()
-    planned = Counter(task for task, _ in plan)
-    timings: Counter[str] = Counter()
-    tasks = []
-    for index in sorted(planned):
-        episodes = [e for e in finished if e.task == index]
-        lengths = [e.steps for e in episodes if e.success]
-        task = description["tasks"][index]
-        tasks.append(
-            TaskSummary(
-                index=index,
-                instruction=task["instruction"],
-                kind=task.get("kind", ""),
-                level=task.get("level", 0),
-                planned=planned[index],
-                rate=Rate(len(lengths), len(episodes)),
-                steps=sum(lengths) / len(lengths) if lengths else None,
-                episodes=episodes,
-            )
-        )
-    for episode in finished:
-        timings.update(episode.result.get("timings_ms", {}))
-    reason = comparability_problem(identity, description, len(finished) == len(plan), invocations)
-    return Summary(
-        run_id=directory.name,
-        suite=identity["suite"],
-        identity=identity,
-        planned=len(plan),
-        rate=pooled_rate(tasks),
-        tasks=tasks,
-        timings_ms=timings,
-        steps=sum(e.steps for e in finished),
-        requests=sum(e.result.get("requests", 0) for e in finished),
-        faults=store.faults(),
-        hosts=hosts.shares(store.by_worker(), hosts.hostnames(invocations)),
-        policies=store.by_policy(),
-        invocations=invocations,
-        notice=description["assets"].get("notice", ""),
-        advice=description["assets"]["advice"],
-        published=[] if reason else published(description["profile"]),
-        comparability_problem=reason,
-    )
+def combine_delays(results: list[dict[str, Any]]) -> dict[str, float] | None:
+    """Return the steps held, actions overtaken and latency in ms of episodes in real time; None if there are none."""
+    if not results:
+        return None
+    delays, requests = [result["realtime"] for result in results], sum(result["requests"] for result in results)
+    latency = sum(result["realtime"]["latency_ms_mean"] * result["requests"] for result in results)
+    return {
+        "held_steps": sum(delay["held_steps"] for delay in delays),
+        "overtaken_actions": sum(delay["overtaken_actions"] for delay in delays),
+        "latency_ms_mean": round(latency / max(requests, 1), 3),
+        "latency_ms_max": max(delay["latency_ms_max"] for delay in delays),
+    }
 
 
 def published(profile: Mapping[str, Any]) -> list[PublishedFigure]:
@@ -309,11 +233,8 @@ def differing_settings(
     pinned = profile["simulator"].items()
     packages = [f"{name} {versions.get(name)}, not {pin}" for name, pin in pinned if versions.get(name) != pin]
     packages += identity.get("off_lock", [])
-    other_details = "; ".join(
-        f"{name} {details[name]}, not {expected}"
-        for name, expected in profile.get("details", {}).items()
-        if details.get(name, expected) != expected
-    )
+    expected = profile.get("details", {}).items()
+    other = [f"{name} {details[name]}, not {value}" for name, value in expected if details.get(name, value) != value]
     changed = {
         "not all tasks": identity["tasks"] != list(range(len(description["tasks"]))),
         f"not the first {trials} init states": parse_ranges(identity["episodes"]) != list(range(trials)),
@@ -325,13 +246,11 @@ def differing_settings(
         "privileged state was sent": policy["needs_privileged"],
         f"a checkpoint for {', '.join(suites)}": suites and identity["suite"] not in suites,
         f"un-normalised as {key}": key is not None and key not in profile["unnorm_keys"],
-        f"a policy with {other_details}": other_details,
+        f"a policy with {'; '.join(other)}": other,
         f"another torch (variant {details.get('variant')})": details.get("variant"),
         f"other packages ({'; '.join(packages)})": packages,
         "packages of no lock": identity["lock"] is None,
-        "configuration changed between invocations": any(
-            invocation["notes"].get("drift") for invocation in invocations
-        ),
+        "configuration changed between invocations": any(row["notes"].get("drift") for row in invocations),
         "not complete": not complete,
     }
     return [reason for reason, holds in changed.items() if holds]

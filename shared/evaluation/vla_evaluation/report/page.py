@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import base64
+import csv
+import io
 import time
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -15,13 +17,14 @@ from vla_common.durations import format_duration
 from vla_contract.protocol.parts import Part
 from vla_evaluation.config import flatten
 from vla_evaluation.report.data import Summary
-from vla_evaluation.report.leaderboard import Board
+from vla_evaluation.report.leaderboard import kinds, title
 from vla_evaluation.report.stats import Rate
 from vla_evaluation.store.records import Finished
 from vla_evaluation.terminal import plain
 
 DIRECTORY = Path(__file__).parent  # of the templates
 EMBED_BYTES = 24_000_000  # further videos and stills are linked, so the page opens quickly
+FORMULA = ("=", "+", "-", "@", "\t", "\r")  # first characters of text that a spreadsheet evaluates
 COLOURS = {  # of the stages; each has a contrast of 3 : 1 against a white and a dark card
     "reset": "#7c8aa5", "simulation": "#3b7ddd", "rendering": "#12908f", "preprocessing": "#8a63d2", "wire": "#c9701a",
     "server: decode": "#a3832b", "server: queue": "#8d7b6c", "server: inference": "#c2479b",
@@ -29,20 +32,10 @@ COLOURS = {  # of the stages; each has a contrast of 3 : 1 against a white and a
 }  # fmt: skip
 
 
-@dataclass(frozen=True)
-class GalleryVideo:
-    """One episode of the gallery; `video` and `still` are data URIs or relative links, None if there is none."""
-
-    task: int
-    instruction: str
-    episode: Finished
-    video: str | None
-    still: str | None
-    embedded: bool
-
-
-def clips(directory: Path, summary: Summary, embed_bytes: int) -> list[GalleryVideo]:
-    """Return the episodes with a video, failures first: data URIs until `embed_bytes` are used, then links."""
+def clips(directory: Path, summary: Summary, embed_bytes: int) -> list[dict[str, Any]]:
+    """Return the episodes with a video, failures first: task, instruction, episode, and video and still as data URIs
+    until `embed_bytes` are used, then as relative links; None if there is none.
+    """
     left = embed_bytes
 
     def uri(name: str | None, mime: str) -> str | None:
@@ -61,8 +54,8 @@ def clips(directory: Path, summary: Summary, embed_bytes: int) -> list[GalleryVi
     for task, episode in sorted(with_video, key=lambda pair: pair[1].success):
         still = uri(episode.result.get("still"), "image/jpeg")
         video = uri(episode.result.get("video"), "video/mp4")
-        embedded = bool(video) and video.startswith("data:")
-        gallery.append(GalleryVideo(task.index, task.instruction, episode, video, still, embedded))
+        clip = {"task": task.index, "instruction": task.instruction, "episode": episode, "video": video, "still": still}
+        gallery.append(clip)
     return gallery
 
 
@@ -71,15 +64,9 @@ def interval_bar(rate: Rate, finished: bool = True, height: int = 18, published:
     low, high = (round(100 * end, 2) for end in rate.interval)
     label = f"{rate.percent}, 95 % interval {low:.1f} to {high:.1f} %" if rate.trials else "no episode done"
     return {
-        "height": height,
-        "finished": finished,
-        "value": round(100 * rate.value, 2),
-        "low": low,
-        "high": high,
-        "words": label,
-        "known": rate.trials > 0,
-        "published": published,
-    }
+        "height": height, "finished": finished, "value": round(100 * rate.value, 2), "low": low, "high": high,
+        "words": label, "known": rate.trials > 0, "published": published,
+    }  # fmt: skip
 
 
 def verdict(episode: Finished) -> str:
@@ -96,27 +83,14 @@ def timing_split(summary: Summary) -> list[dict[str, Any]]:
     return parts
 
 
-def provenance_rows(summary: Summary) -> list[tuple[str, str]]:
-    """Return (name, value) of everything that the run depends on."""
-    notes = summary.invocations[-1]["notes"] if summary.invocations else {}
-    last = {name: notes[name] for name in ("commit", "machine") if name in notes}
-    rows = [*flatten(summary.identity).items(), *flatten(last).items()]
-    return [(name, text) for name, value in rows if (text := _format(value))]
-
-
-def _format(value: object) -> str:
-    if isinstance(value, (list, tuple)):
-        return ", ".join(str(Part(**item)) if isinstance(item, dict) else str(item) for item in value)
-    return "" if value is None or value == {} else str(value)
-
-
 @lru_cache
 def templates(*directories: Path) -> jinja2.Environment:
     """Return the templates of those directories; every text is escaped and stripped of control characters."""
-    loader = jinja2.FileSystemLoader(directories)
-    environment = jinja2.Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True)
-    environment.undefined = jinja2.StrictUndefined
-    environment.finalize = lambda value: plain(value) if type(value) is str else value  # our own markup stays as it is
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(directories), autoescape=True, trim_blocks=True, lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
+        finalize=lambda value: plain(value) if type(value) is str else value,  # our own markup stays as it is
+    )  # fmt: skip
     environment.filters |= {
         "percent": lambda value: f"{100 * value:.1f}".removesuffix(".0"),
         "duration": format_duration,
@@ -125,26 +99,42 @@ def templates(*directories: Path) -> jinja2.Environment:
     return environment
 
 
+def format_csv(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> str:
+    """Return rows as CSV; a text that a spreadsheet would run as a formula is quoted; control characters go."""
+
+    def cell(value: Any) -> Any:
+        return plain(f"'{value}" if value.startswith(FORMULA) else value) if isinstance(value, str) else value
+
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows([cell(row.get(column)) for column in columns] for row in rows)
+    return out.getvalue()
+
+
 def render(directory: Path, summary: Summary, embed_bytes: int = EMBED_BYTES) -> str:
     """Return the page as HTML."""
     published = summary.published[0].percent if summary.published else None
     gallery = clips(directory, summary, embed_bytes)
-    template = templates(DIRECTORY).get_template("report.html.j2")
-    return template.render(
-        s=summary,
-        low_high=summary.rate.interval,
-        bar=interval_bar,
-        verdict=verdict,
-        overall=interval_bar(summary.rate, summary.complete, 26, published),
-        failures=[clip for clip in gallery if not clip.episode.success],
-        successes=[clip for clip in gallery if clip.episode.success],
+    notes = summary.invocations[-1]["notes"] if summary.invocations else {}
+    last = {name: notes[name] for name in ("commit", "machine") if name in notes}
+    provenance = []  # of everything that the run depends on
+    for name, value in [*flatten(summary.identity).items(), *flatten(last).items()]:
+        if isinstance(value, (list, tuple)):
+            value = ", ".join(str(Part(**item)) if isinstance(item, dict) else str(item) for item in value)
+        if value not in (None, "", {}):
+            provenance.append((name, str(value)))
+    return templates(DIRECTORY).get_template("report.html.j2").render(
+        s=summary, low_high=summary.rate.interval, bar=interval_bar, verdict=verdict, provenance=provenance,
+        overall=interval_bar(summary.rate, summary.complete, 26, published), split=timing_split(summary),
+        failures=[clip for clip in gallery if not clip["episode"].success],
+        successes=[clip for clip in gallery if clip["episode"].success],
         failed_count=summary.done - summary.rate.successes,
-        split=timing_split(summary),
-        provenance=provenance_rows(summary),
-        linked=any(clip.video and not clip.embedded for clip in gallery),
-    )
+        linked=any(clip["video"] and not clip["video"].startswith("data:") for clip in gallery),
+    )  # fmt: skip
 
 
-def render_board(board: Board) -> str:
+def render_board(board: Mapping[str, Any]) -> str:
     """Return the leaderboard's page as HTML."""
-    return templates(DIRECTORY).get_template("leaderboard.html.j2").render(board=board, bar=interval_bar)
+    template = templates(DIRECTORY).get_template("leaderboard.html.j2")
+    return template.render(board=board, bar=interval_bar, rate=Rate, title=title, kinds=kinds)

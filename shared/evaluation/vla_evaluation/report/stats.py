@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import comb, sqrt
 from statistics import NormalDist
+from typing import Any
 
 
 def z_value(confidence: float) -> float:
@@ -35,9 +36,8 @@ def wilson(successes: int, trials: int, confidence: float = 0.95) -> tuple[float
 
 
 def mcnemar_exact(only_a: int, only_b: int) -> float:
-    """Return the two-sided exact p-value of McNemar's test from the two discordant counts.
-
-    Under "no difference" each discordant pair is a fair coin, so this is a binomial test with p = 1/2.
+    """Return the two-sided exact p-value of McNemar's test from the two discordant counts: under "no difference" each
+    discordant pair is a fair coin.
     """
     if only_a < 0 or only_b < 0:
         raise ValueError(f"discordant counts ({only_a}, {only_b}) must not be negative")
@@ -125,6 +125,15 @@ class Rate:
         """The interval in percent, for example "76.4–99.1"."""
         low, high = self.interval
         return f"{100 * low:.1f}–{100 * high:.1f}"
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON types; the rate is None without trials."""
+        return {
+            "done": self.trials,
+            "successes": self.successes,
+            "rate": self.value if self.trials else None,
+            "interval": list(self.interval),
+        }
 
     def __str__(self) -> str:
         if not self.trials:

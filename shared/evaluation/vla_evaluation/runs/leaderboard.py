@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -13,15 +11,15 @@ from rich.text import Text
 from vla_common.counts import plural
 from vla_common.volume import display_path
 from vla_evaluation.report import leaderboard, page
-from vla_evaluation.report.leaderboard import COLUMNS, Board, Cell, Table
+from vla_evaluation.report.leaderboard import COLUMNS, Json, kinds
+from vla_evaluation.report.stats import Rate
 from vla_evaluation.runs.directories import find_runs
 from vla_evaluation.runs.listing import GAP, Column, print_table
 from vla_evaluation.store.files import write_text
 from vla_evaluation.store.records import StoreError
 from vla_evaluation.store.runstore import read_run
-from vla_evaluation.terminal import plain, say, single_line
+from vla_evaluation.terminal import say, single_line
 
-FORMULA = ("=", "+", "-", "@", "\t", "\r")  # first characters of text that a spreadsheet evaluates
 # for a terminal that is too narrow for a column per suite
 LONG = (
     Column("policy"), Column("suite"), Column("success", right=True), Column("95 %", right=True),
@@ -29,7 +27,7 @@ LONG = (
 )  # fmt: skip
 
 
-def read_board(root: Path, suites: Sequence[str]) -> Board:
+def read_board(root: Path, suites: Sequence[str]) -> Json:
     """Return the board of the runs under `root`. ValueError for a suite without runs."""
     entries, unread = [], {}
     for directory in find_runs(root):
@@ -48,84 +46,72 @@ def show(root: Path, suites: Sequence[str], files: Mapping[str, Path], console: 
         return 2 if files else 0
     board = read_board(root, suites)
     print_board(board, console)
-    writers = {"csv": as_csv, "html": page.render_board}
     for suffix, path in files.items():
-        write_text(path, writers[suffix](board))
+        is_csv = suffix == "csv"
+        write_text(path, page.format_csv(COLUMNS, board["rows"]) if is_csv else page.render_board(board))
         say(f"{suffix.upper()}: {display_path(path)}", console.file)
     return 0
 
 
-def print_board(board: Board, console: Console) -> None:
+def print_board(board: Json, console: Console) -> None:
     """Print every table under its settings, and the excluded runs."""
-    for table in board.tables:
+    for table in board["tables"]:
         for line in heading(table):
             console.print(Text(single_line(line), style="dim"), soft_wrap=True)
         print_suites(table, console)
-        for suite in table.kinds():
+        for suite in kinds(table):
             say(f"{suite}, by kind of task:", console.file)
             rows = [
-                {"policy": line.label, "kind": kind, **_figures(cell)}
-                for line in table.lines
-                if suite in line.cells
-                for kind, cell in line.cells[suite].kinds.items()
+                {"policy": line["label"], "kind": kind, **_figures(cell)}
+                for line in table["lines"]
+                if suite in line["cells"]
+                for kind, cell in line["cells"][suite]["kinds"].items()
             ]
             print_table((LONG[0], Column("kind"), *LONG[2:]), rows, console)
         say(file=console.file)
-    if not board.tables:
+    if not board["tables"]:
         say("no complete run found", console.file)
-    if board.left_out:
-        say(f"left out: {plural(len(board.left_out), 'run')}", console.file)
-    for name, reason in board.left_out:
-        say(f"  {name}: {single_line(reason)}", console.file)
+    if board["left_out"]:
+        say(f"left out: {plural(len(board['left_out']), 'run')}", console.file)
+    for entry in board["left_out"]:
+        say(f"  {entry['run']}: {single_line(entry['why'])}", console.file)
 
 
-def heading(table: Table) -> list[str]:
+def heading(table: Json) -> list[str]:
     """Return a table's settings in two lines."""
-    labels = table.words
+    labels = table["words"]
     first = [f"profile {labels['profile']}", f"assets {labels['assets']}", f"chunks: {labels['chunks']}"]
     first += [f"step limits: {labels['step limits']}", f"tasks: {labels['tasks']}", f"seed {labels['seed']}"]
     second = [f"{name} {labels[name]}" for name in ("benchmark", "steps/s", "wait and images")]
     return [", ".join(first), ", ".join(filter(None, (*second, labels["versions"])))]
 
 
-def print_suites(table: Table, console: Console) -> None:
+def print_suites(table: Json, console: Console) -> None:
     """Print a line per policy and a column per suite; on a narrow terminal a line per policy and suite."""
-    means = ["" if (mean := table.mean(line)) is None else f"{100 * mean:.1f} %" for line in table.lines]
-    names = [*table.suites, *(["mean"] if any(means) else [])]
-    rows = [
-        {"policy": line.label, "mean": mean}
-        | {
-            suite: f"{cell.rate.percent} ({cell.rate.percent_interval}) of {cell.rate.trials}"
-            for suite, cell in line.cells.items()
-        }
-        for line, mean in zip(table.lines, means, strict=True)
-    ]
+    lines = table["lines"]
+    means = ["" if line["mean"] is None else f"{100 * line['mean']:.1f} %" for line in lines]
+    names = [*table["suites"], *(["mean"] if any(means) else [])]
+    rows = []
+    for line, mean in zip(lines, means, strict=True):
+        figures = {suite: _figures(cell) for suite, cell in line["cells"].items()}
+        texts = {suite: f"{each['success']} ({each['95 %']}) of {each['episodes']}" for suite, each in figures.items()}
+        rows.append({"policy": line["label"], "mean": mean, **texts})
     widths = (max(len(name), *(len(single_line(row.get(name, ""))) for row in rows)) for name in ("policy", *names))
     if sum(widths) + GAP * len(names) <= console.width:
         print_table([Column("policy"), *(Column(name, right=True) for name in names)], rows, console)
     else:
         rows = []
-        for line, mean in zip(table.lines, means, strict=True):
-            rows += [{"policy": line.label, "suite": suite, **_figures(cell)} for suite, cell in line.cells.items()]
+        for line, mean in zip(lines, means, strict=True):
+            policy = {"policy": line["label"]}
+            rows += [{**policy, "suite": suite, **_figures(cell)} for suite, cell in line["cells"].items()]
             if mean:
-                rows.append({"policy": line.label, "suite": "mean", "success": mean})
+                rows.append({**policy, "suite": "mean", "success": mean})
         print_table(LONG, rows, console)
-    errors = sum(cell.policy_errors for line in table.lines for cell in line.cells.values())
+    errors = sum(cell["policy_errors"] for line in lines for cell in line["cells"].values())
     if errors:
         say(f"policy errors among the failures: {errors}", console.file)
 
 
-def _figures(cell: Cell) -> dict[str, str]:
-    return {"success": cell.rate.percent, "95 %": cell.rate.percent_interval, "episodes": str(cell.rate.trials)}
-
-
-def as_csv(board: Board) -> str:
-    """Return the figures as CSV; a text that a spreadsheet would run as a formula is quoted."""
-    out = io.StringIO()
-    writer = csv.DictWriter(out, COLUMNS, extrasaction="ignore", lineterminator="\n")
-    writer.writeheader()
-    for row in board.rows():
-        texts = {name: value for name, value in row.items() if isinstance(value, str)}
-        quoted = {name: plain(f"'{text}" if text.startswith(FORMULA) else text) for name, text in texts.items()}
-        writer.writerow({**row, **quoted})
-    return out.getvalue()
+def _figures(cell: Json) -> dict[str, str]:
+    rate = Rate(cell["successes"], cell["done"])
+    return {"success": rate.percent, "95 %": rate.percent_interval, "episodes": str(rate.trials)}

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from vla_evaluation.report.data import differing_settings, load
+from vla_evaluation.report.data import Summary, differing_settings
 from vla_evaluation.report.stats import Rate, fisher_exact
 from vla_evaluation.store.files import write_text
 from vla_evaluation.store.runstore import read_run
@@ -24,7 +24,7 @@ def judge(directory: Path, model: str, console: Console) -> None:
     Raises ValueError for an incomplete run and an unknown model.
     """
     with read_run(directory) as store:
-        summary, description = load(directory, store), store.described()
+        summary, description = Summary(directory, store), store.described()
     if not summary.complete:
         raise ValueError(f"{directory.name} has {summary.done} of {summary.planned} episodes; resume it first")
     rows = {row["model"]: row for row in description["profile"]["published"]}

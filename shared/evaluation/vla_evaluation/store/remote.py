@@ -15,7 +15,7 @@ from urllib.parse import urlencode
 
 import numpy as np
 
-from vla_contract.client.transport import FAULTS, Deadline, RetryRule, Transport
+from vla_contract.client.transport import FAULTS, Deadline, Transport, backoff_s
 from vla_contract.protocol.tokens import check_token
 from vla_evaluation.runs import STORE
 from vla_evaluation.store.records import Counts, FailedAttempt, Lease, StoreError
@@ -164,7 +164,7 @@ class RemoteStore:
 
     def _post(self, route: str, media_type: str, body: bytes) -> dict[str, Any]:
         """Return the answer, repeating the request for `patience_s`; every call may be repeated."""
-        deadline, rule, attempt = Deadline(self.joined.patience_s), RetryRule(), 0
+        deadline, attempt = Deadline(self.joined.patience_s), 0
         headers = {**self.headers, "Content-Type": media_type}
         while True:
             try:
@@ -179,7 +179,7 @@ class RemoteStore:
                     f"the evaluator at {self.joined.url} has not responded for {deadline.seconds:g} s ({reason}); "
                     "finished episodes are stored. Join it again after it is resumed (--resume)"
                 )
-            time.sleep(min(rule.wait_s(attempt, None), max(0.05, deadline.left_s())))
+            time.sleep(min(backoff_s(attempt), max(0.05, deadline.left_s())))
             attempt += 1
         try:
             value = json.loads(response.body)

@@ -82,17 +82,14 @@ def _retained_tensor(length: int, dtype: torch.dtype) -> torch.Tensor:
 
 
 def choose_dtype(device: torch.device, precision: str) -> torch.dtype | None:
-    """Return bfloat16 or None (float32). "auto": bfloat16 if the device has units for it."""
-    if precision == "auto":
-        return torch.bfloat16 if computes_bf16(device) else None
-    return torch.bfloat16 if precision == "bf16" else None
-
-
-def computes_bf16(device: torch.device) -> bool:
-    """Return whether matrix products are faster in bfloat16 than in float32."""
+    """Return bfloat16 or None (float32). "auto": bfloat16 if the device multiplies matrices faster in it."""
+    is_fast = False
     if device.type == "cuda":
-        return torch.cuda.get_device_capability(device) >= (8, 0)
-    return device.type == "cpu" and (torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
+        is_fast = torch.cuda.get_device_capability(device) >= (8, 0)
+    elif device.type == "cpu":
+        names = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")  # torch 2.2 has neither
+        is_fast = any(getattr(torch.cpu, name, bool)() for name in names)
+    return torch.bfloat16 if precision == "bf16" or (precision == "auto" and is_fast) else None
 
 
 def choose_machine(device: str = "auto", precision: str = "auto") -> TrainingMachine:

@@ -50,7 +50,10 @@ class Progress:
         self.done += steps
         self.figures = figures or self.figures
         now = time.monotonic()
-        self._print_estimate(now)
+        if self.long and self.enabled and now - self.started >= SURE_AFTER_S:
+            if (left := self.left_s(now) or 0.0) > LONG_S:
+                print(f"this will take about {format_duration(left)} more; {self.long}", flush=True)
+            self.long = ""
         if self.live and now - self.rendered_at >= DRAW_EVERY_S:
             self.rendered_at = now
             self._draw()
@@ -63,13 +66,6 @@ class Progress:
         """Return the estimated remaining seconds, None before the first step."""
         fresh = self.done - self.first
         return (now - self.started) / fresh * (self.total - self.done) if fresh > 0 else None
-
-    def _print_estimate(self, now: float) -> None:
-        if not self.long or not self.enabled or now - self.started < SURE_AFTER_S:
-            return
-        if (left := self.left_s(now) or 0.0) > LONG_S:
-            print(f"this will take about {format_duration(left)} more; {self.long}", flush=True)
-        self.long = ""
 
     def _draw(self) -> None:
         assert self.live

@@ -13,16 +13,16 @@ class StopSignal:
         self.requested = False
 
     def __enter__(self) -> StopSignal:
+        def note(number: int, _: object) -> None:
+            if self.requested:
+                raise KeyboardInterrupt
+            self.requested = True
+
         self.before = {}
         if threading.current_thread() is threading.main_thread():  # Python allows handlers only there
-            self.before = {number: signal.signal(number, self._note) for number in (signal.SIGINT, signal.SIGTERM)}
+            self.before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
         return self
 
     def __exit__(self, *_: object) -> None:
         for number, handler in self.before.items():
             signal.signal(number, handler)
-
-    def _note(self, number: int, _: object) -> None:
-        if self.requested:
-            raise KeyboardInterrupt
-        self.requested = True
