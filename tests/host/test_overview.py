@@ -90,30 +90,16 @@ def test_the_memory_of_a_local_service_is_its_sessions():
         child.communicate()
 
 
-@pytest.mark.parametrize(
-    ("lines", "files"),
-    [
-        ("0::/system.slice/docker-abc.scope", {"memory.current": "500", "memory.stat": "inactive_file 100\n"}),
-        (
-            "5:cpu:/x\n4:memory:/docker/abc",
-            {"memory.usage_in_bytes": "500", "memory.stat": "total_inactive_file 100\n"},
-        ),
-    ],
-)
-def test_the_memory_of_a_container_is_read_from_either_kind_of_cgroup(tmp_path, monkeypatch, lines, files):
-    path = lines.splitlines()[-1].split(":")
-    directory = tmp_path / path[1] / path[2].lstrip("/") if path[1] else tmp_path / path[2].lstrip("/")
+def test_the_memory_of_a_container_is_read_from_its_cgroup(tmp_path, monkeypatch):
+    directory = tmp_path / "system.slice" / "docker-abc.scope"
     directory.mkdir(parents=True)
-    for name, text in files.items():
-        (directory / name).write_text(text)
+    (directory / "memory.current").write_text("500")
+    (directory / "memory.stat").write_text("inactive_file 100\n")
     monkeypatch.setattr(memory, "CGROUPS", tmp_path)
-    monkeypatch.setattr(memory.Path, "read_text", _with_cgroup(lines))
+    real, line = memory.Path.read_text, "0::/system.slice/docker-abc.scope"
+    read = lambda path, *args, **named: line if str(path) == "/proc/77/cgroup" else real(path, *args, **named)  # noqa: E731
+    monkeypatch.setattr(memory.Path, "read_text", read)
     assert memory.of_container(77) == 400
-
-
-def _with_cgroup(lines):
-    real = memory.Path.read_text
-    return lambda path, *args, **kwargs: lines if str(path) == "/proc/77/cgroup" else real(path, *args, **kwargs)
 
 
 def test_a_container_that_is_gone_has_no_memory():
