@@ -18,12 +18,12 @@ from services.gr00t.model.attention import choose
 from services.gr00t.model.engine import TEXT_TOKENS, Engine, Prepared
 from services.gr00t.model.loading import load_model, row_bytes, shapes, weight_bytes
 from services.gr00t.training.memory import TrainingMemory
-from services.gr00t.training.network import FlowLoss, load
+from services.gr00t.training.network import FlowLoss, load, new_trainer
 from services.gr00t.training.samples import Batch
 from services.gr00t.training.settings import Finetune
-from services.gr00t.training.trainer import Trainer
 from vla_modelkit.memory import reset_peak, used_bytes
 from vla_modelkit.training.machine import choose_machine
+from vla_modelkit.training.trainer import Trainer
 from vla_modelkit.weights import MadeUp
 
 VIEWS, STEPS, ROBOT, BATCH = 2, 4, 31, 16  # two cameras, Euler steps, the embodiment "new_embodiment"
@@ -101,7 +101,7 @@ def gr00t_training(plan: Plan) -> None:
         )
         with tempfile.TemporaryDirectory() as directory:
             loss = FlowLoss(model, torch.as_tensor(slots, device=device), 7)
-            trainer = Trainer(settings, machine, loss, Path(directory), {})
+            trainer = new_trainer(settings, machine, loss, Path(directory), {})
 
             def step(trainer: Trainer = trainer, batch: Batch = batch) -> None:
                 trainer.learn(batch)

@@ -43,7 +43,6 @@ class VerifySettings(ModelSettings):
     count: int = option(20, "inferences to time", "[1, inf)")
     image: Path | None = option(None, "input image", default_help="a made-up one", kind="path")
     instruction: str = option("put the bowl on the stove", "instruction for the model")
-    json: bool = option(False, "print one JSON object per mode instead of the table", group="internal")
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -6,11 +6,10 @@ the other, each in a process of its own, and compared with the first.
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
+import multiprocessing
 import time
 from collections.abc import Mapping
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from typing import Any
 
@@ -97,35 +96,20 @@ def report(name: str, result: Mapping[str, Any], first: Mapping[str, Any] | None
         print("  note        quantised weights on a CPU are for trying: nothing is faster in fewer bits there")
 
 
-def measure_apart(settings: VerifySettings, mode: str) -> dict[str, Any]:
-    """Run `measure` in a separate process: memory is counted from zero and freed for the next mode."""
-    names = ["checkpoint", "unnorm_key", "images", "quant", "dtype", "device", "attention", "engine", "max_batch"]
-    names += ["count", "instruction"] + (["image"] if settings.image else [])
-    values = {**{name: getattr(settings, name) for name in names}, **MODES[mode]}
-    flags = [f"--{name.replace('_', '-')}={value}" for name, value in values.items()]
-    command = [sys.executable, "-m", "services.openvla.verify", "--json", *flags]
-    command.append("--drafts" if settings.drafts else "--no-drafts")
-    done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode:
-        raise ValueError(f"mode {mode} failed: {(done.stderr.strip() or 'no output').splitlines()[-1]}")
-    return json.loads(done.stdout.strip().splitlines()[-1])
-
-
 def run(settings: VerifySettings) -> int:
     """Measure every mode and return the exit code. A mode that cannot run is reported and skipped."""
     directory = checkpoint_directory(settings.checkpoint)
     settings = replace(settings, checkpoint=str(directory))
-    if settings.json:
-        print(json.dumps(measure(replace(settings, **MODES[settings.mode_list[0]]))))
-        return 0
     first, failed = None, 0
     for mode in settings.mode_list:
-        try:
-            result = measure_apart(settings, mode)
-        except ValueError as error:
-            print(f"\n{error}")
+        # a process of its own: memory is counted from zero and freed for the next mode
+        with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+            measured = pool.submit(measure, replace(settings, **MODES[mode]))
+        if error := measured.exception():
+            print(f"\nmode {mode} failed: {error}")
             failed += 1
             continue
+        result = measured.result()
         report(mode, result, first)
         first = first or result
     return 0 if first is not None and (not failed or settings.modes == "all") else 1

@@ -16,7 +16,6 @@ from services.gr00t.training import __main__ as program
 from services.gr00t.training import network
 from services.gr00t.training.samples import collate
 from services.gr00t.training.settings import Finetune
-from services.gr00t.training.trainer import learning_rate
 from tests import several
 from tests.gr00t import robots
 from tests.gr00t.conftest import ROOT, SHARED
@@ -109,18 +108,19 @@ def test_without_the_diffusion_model_it_keeps_its_bits(volume, base):
 def test_merged_adapters_do_what_adapters_did(volume, base):
     trainer = train(volume, "lora", lora_rank=4, lora_dropout=0.0, learning_rate=0.01)
     job = program.prepare(trainer.settings, volume)
-    batch = collate([job.samples[place] for place in range(4)]).to(CPU.device)
-    trainer.model.eval()
+    batch = collate([job.samples[place] for place in range(4)])
+    trainer.network.model.eval()
     with torch.no_grad():
         adapted = trainer.loss(*batch)
         fresh = program.new_trainer(job, CPU)
-        before = network.FlowLoss(fresh.model.eval(), trainer.loss.image_positions, trainer.loss.width)(*batch)
+        positions, width = trainer.network.image_positions, trainer.network.width
+        before = network.FlowLoss(fresh.network.model.eval(), positions, width)(*batch)
         whole = network.load(
             job.config, program.Safetensors(job.base.directory), ROBOT, Finetune("toy"), CPU.device, torch.float32
         )
-        merged = network.merged(trainer.model)
+        merged = network.merged(trainer.network.model)
         whole.load_state_dict(merged, strict=False)
-        same = network.FlowLoss(whole, trainer.loss.image_positions, trainer.loss.width)(*batch)
+        same = network.FlowLoss(whole, positions, width)(*batch)
     assert abs(float(adapted - same)) < 1e-5 < abs(float(adapted - before))
     made = load_file(volume.checkpoints / "lora" / "model.safetensors")
     changed = {name for name in made if not torch.equal(made[name], base[name])}
@@ -146,7 +146,7 @@ def test_merged_weights_have_the_adapters_times_alpha_over_rank(volume, base, ca
     record = find(name, volume).record["finetuned"]
     assert (record["lora_rank"], record["lora_alpha"]) == (flags["lora_rank"], alpha)
     made = load_file(volume.checkpoints / name / "model.safetensors")
-    (adapter, one) = next((n, m) for n, m in trainer.model.named_modules() if isinstance(m, network.LowRank))
+    (adapter, one) = next((n, m) for n, m in trainer.network.model.named_modules() if isinstance(m, network.LowRank))
     added = scale * (one.up @ one.down).detach()
     expected = (base[f"{adapter}.weight"].float() + added).to(made[f"{adapter}.weight"].dtype)
     assert added.abs().max() > 0 and torch.equal(made[f"{adapter}.weight"], expected)
@@ -184,7 +184,7 @@ def test_episodes_marked_as_bad_are_left_out_and_the_result_reports_it(volume):
 def test_the_loss_falls(volume):
     trainer = train(volume, "longer", max_steps=16, learning_rate=0.01, base="plain", batch_size=4)
     job = program.prepare(trainer.settings, volume)
-    batch = collate([job.samples[place] for place in range(8)]).to(CPU.device)
+    batch = collate([job.samples[place] for place in range(8)])
     with torch.no_grad():
         before, after = (one.loss(*batch) for one in (program.new_trainer(job, CPU), trainer))
     assert after < 0.8 * before
@@ -192,7 +192,7 @@ def test_the_loss_falls(volume):
 
 def test_the_rate_rises_and_falls_as_upstreams():
     settings = Finetune("toy", max_steps=100, learning_rate=0.5)
-    rates = [learning_rate(settings, step) for step in range(101)]
+    rates = [settings.rate(step) for step in range(101)]
     assert rates[:6] == pytest.approx([0, 0.1, 0.2, 0.3, 0.4, 0.5]) and rates[-1] == pytest.approx(0)
     assert rates[5:] == sorted(rates[5:], reverse=True)
 

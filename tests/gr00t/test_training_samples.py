@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from torch.utils.data import DataLoader
 from torchvision.transforms import v2
 
 from services.gr00t.checkpoint import tokenizer
@@ -18,16 +19,17 @@ from services.gr00t.data import needs
 from services.gr00t.processing.prompt import Prompts
 from services.gr00t.training import colours
 from services.gr00t.training.__main__ import prepare
-from services.gr00t.training.frames import DECODING
 from services.gr00t.training.robot import robot_of
-from services.gr00t.training.samples import BatchIndices, Samples, collate, loader, order
+from services.gr00t.training.samples import Samples, collate
 from services.gr00t.training.settings import Finetune
 from tests import data_sets
 from tests.gr00t import robots
 from vla_common.volume import Volume
 from vla_datasets import conversion, marks, videos
 from vla_datasets.checks import Findings
+from vla_datasets.frames import DECODING
 from vla_datasets.lerobot import LeRobotDataset
+from vla_modelkit.training.trainer import BatchIndices, order
 
 HEAD = SimpleNamespace(horizon=16, state_dim=64, action_dim=32)
 
@@ -383,7 +385,7 @@ def test_cached_videos_change_no_sample_and_respect_the_limit(toy, base, samples
 def test_cached_videos_are_shared_by_reader_processes(toy, base, samples):
     kept = samples_of(toy, base)
     kept.frames.keep(kept.frames.bytes)
-    batches = list(loader(kept, BatchIndices(0, 3, 8), workers=2))
+    batches = list(DataLoader(kept, batch_sampler=BatchIndices(0, 3, 8), collate_fn=collate, num_workers=2))
     assert torch.equal(
         torch.cat([batch.pictures for batch in batches]), torch.stack([samples[place][0] for place in range(24)])
     )

@@ -11,11 +11,12 @@ from services.gr00t.model.attention import AttentionKernel
 from services.gr00t.processing.prompt import Prompts
 from services.gr00t.training import network
 from services.gr00t.training.robot import robot_of
-from services.gr00t.training.samples import Samples, collate, order
+from services.gr00t.training.samples import Samples, collate
 from services.gr00t.training.settings import Finetune
 from tests.gr00t import robots
 from tests.gr00t.upstream.package import GivenNoise
 from vla_datasets.lerobot import LeRobotDataset
+from vla_modelkit.training.trainer import order
 from vla_modelkit.weights import Safetensors
 
 SEED, PLACES = 1, (0, 1, 5, 9)
@@ -83,4 +84,4 @@ def our_loss(config, found, prompts, batch, training):
         network.set_training(model, settings)
     torch.manual_seed(3)
     with torch.no_grad():
-        return float(network.FlowLoss(model, torch.as_tensor(prompts.image_positions), 3)(*batch.to(CPU)))
+        return float(network.FlowLoss(model, torch.as_tensor(prompts.image_positions), 3)(*batch))

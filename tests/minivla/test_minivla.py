@@ -83,17 +83,9 @@ def dots(tmp_path_factory):
 
 
 def config(dots, **changes) -> Config:
-    defaults = {
-        "data": str(dots),
-        "size": "tiny",
-        "epochs": 4,
-        "warmup": 4,
-        "draws": 2,
-        "chunk": 4,
-        "ema": 0.9,
-        "head": "diffusion",
-    }
-    return Config(**defaults | {"device": "cpu", "precision": "fp32", "lrate": 2e-3, "batch_size": 32} | changes)
+    usual = {"data": str(dots), "size": "tiny", "epochs": 4, "warmup": 4, "draws": 2, "chunk": 4, "ema": 0.9}
+    usual |= {"head": "diffusion", "device": "cpu", "precision": "fp32", "lrate": 2e-3, "batch_size": 32}
+    return Config(**usual | changes)
 
 
 def weights(volume: Volume, name: str = "dots") -> dict:
@@ -228,21 +220,20 @@ def test_data_of_another_kind_is_refused_in_words(tmp_path, changes, words):
         load(config(write(tmp_path / "other", 2, **changes)))
 
 
-def test_a_robot_with_other_numbers_is_refused(tmp_path):
-    writer = Writer(tmp_path / "arm", "so100", 20, {"action": {"dtype": "float32", "shape": [6]}})
-    writer.add({"action": np.zeros((4, 6), np.float32)}, {}, "wave")
+@pytest.mark.parametrize(
+    ("sizes", "words"),
+    [
+        ({libero.ACTION: 6}, r"observation.state is missing; expected LIBERO's \[8\] numbers"),
+        ({libero.STATE: 8, libero.ACTION: 6}, r"action is \[6\]; expected LIBERO's \[7\] numbers"),
+    ],
+)
+def test_a_robot_with_other_numbers_is_refused(tmp_path, sizes, words):
+    features = {name: {"dtype": "float32", "shape": [size]} for name, size in sizes.items()}
+    writer = Writer(tmp_path / "arm", libero.ROBOT, 20, features)
+    writer.add({name: np.zeros((4, size), np.float32) for name, size in sizes.items()}, {}, "wave")
     writer.finish()
-    with pytest.raises(DatasetError, match=r"observation.state is missing; expected LIBERO's \[8\] numbers"):
+    with pytest.raises(DatasetError, match=words):
         load(config(tmp_path / "arm"))
-
-
-def test_actions_of_another_size_are_refused(tmp_path):
-    features = libero.features((), 0) | {libero.ACTION: {"dtype": "float32", "shape": [6]}}
-    writer = Writer(tmp_path / "six", libero.ROBOT, 20, features)
-    writer.add({libero.STATE: np.zeros((4, 8), np.float32), libero.ACTION: np.zeros((4, 6), np.float32)}, {}, "wave")
-    writer.finish()
-    with pytest.raises(DatasetError, match=r"action is \[6\]; expected LIBERO's \[7\] numbers"):
-        load(config(tmp_path / "six"))
 
 
 def another_benchmark(directory, **told):

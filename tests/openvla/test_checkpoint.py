@@ -70,39 +70,27 @@ def test_a_single_file_and_older_buffers_are_read_too(directory):
     assert load(directory).patches == 16
 
 
-def test_missing_shards_are_named(directory):
-    (directory / "model-00002-of-00002.safetensors").unlink()
-    with pytest.raises(CheckpointError, match="lacks 1 of 2 weight files: model-00002-of-00002.safetensors"):
+ADAPTER = '{"peft_type": "LORA", "base_model_name_or_path": "openvla/openvla-7b"}'
+POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:" + "b" * 64 + "\nsize 6948961960\n"
+SHARD = "model-00001-of-00002.safetensors"
+
+
+@pytest.mark.parametrize(
+    ("removed", "written", "words"),
+    [
+        (SHARD, {}, f"lacks 1 of 2 weight files: {SHARD}"),
+        ("README.md", {SHARD: "short"}, f"{SHARD}: it is damaged or incomplete"),
+        ("README.md", {SHARD: POINTER}, "git lfs pull"),
+        ("config.json", {"adapter_config.json": ADAPTER}, "LoRA adapter of openvla/openvla-7b.*merge_and_unload"),
+        ("preprocessor_config.json", {}, "copy preprocessor_config.json from the checkpoint .* fine-tuned from"),
+    ],
+)
+def test_a_file_that_is_missing_or_no_such_file_is_named(directory, removed, written, words):
+    (directory / removed).unlink(missing_ok=True)
+    for name, text in written.items():
+        (directory / name).write_text(text)
+    with pytest.raises(CheckpointError, match=words):
         load(directory)
-
-
-def test_a_truncated_shard_is_named(directory):
-    shard = directory / "model-00001-of-00002.safetensors"
-    shard.write_bytes(shard.read_bytes()[:-100])
-    with pytest.raises(CheckpointError, match="model-00001-of-00002.safetensors: it is damaged or incomplete"):
-        load(directory)
-
-
-def test_a_git_lfs_pointer_is_named(directory):
-    shard = directory / "model-00001-of-00002.safetensors"
-    shard.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:" + "b" * 64 + "\nsize 6948961960\n")
-    with pytest.raises(CheckpointError, match="git lfs pull"):
-        load(directory)
-
-
-def test_an_adapter_without_its_model_is_named_with_how_to_merge_it(directory):
-    (directory / "config.json").unlink()
-    (directory / "adapter_config.json").write_text(
-        '{"peft_type": "LORA", "base_model_name_or_path": "openvla/openvla-7b"}'
-    )
-    with pytest.raises(CheckpointError, match="LoRA adapter of openvla/openvla-7b.*merge_and_unload"):
-        load_config(directory)
-
-
-def test_a_partial_checkpoint_names_the_missing_file_and_where_to_get_it(directory):
-    (directory / "preprocessor_config.json").unlink()
-    with pytest.raises(CheckpointError, match="copy preprocessor_config.json from the checkpoint .* fine-tuned from"):
-        load_config(directory)
 
 
 def test_a_checkpoint_one_level_deeper_is_named(directory, tmp_path):

@@ -105,6 +105,7 @@ def finetune(model: str = positional(kind="model", keywords=("trainer",)), gpus:
     ./lab finetune gr00t --dataset cups --max-steps 20000
     ./lab finetune gr00t --dataset cups --lora-rank 16 --batch-size 4     fits a 24 GB GPU
     ./lab finetune lerobot --dataset cups-v3.0 --type act
+    ./lab finetune openvla --dataset cups --head l1     OpenVLA-OFT
     """
     if not options["dataset"]:
         raise LabError("finetune requires --dataset: a name in datasets/ on the volume, or a path")

@@ -5,10 +5,8 @@ Ctrl-C saves and stops; the same command resumes, and its result has the same bi
 
 from __future__ import annotations
 
-import math
 import shlex
 import sys
-import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -24,12 +22,11 @@ from services.gr00t.processing.prompt import Prompts
 from services.gr00t.service.loading import require_room
 from services.gr00t.training import memory, network, result
 from services.gr00t.training.robot import NEW, TrainingRobot, robot_of
-from services.gr00t.training.samples import BatchIndices, Samples, loader
+from services.gr00t.training.samples import Samples, collate
 from services.gr00t.training.settings import BASES, Finetune, digest_of
-from services.gr00t.training.trainer import Trainer, learning_rate, states_of
 from vla_common import entrypoint
 from vla_common.counts import plural
-from vla_common.volume import Volume, display_path, make_directory_without_links, require_space
+from vla_common.volume import Volume, display_path, make_directory_without_links
 from vla_datasets import marks
 from vla_datasets.lerobot import LeRobotDataset
 from vla_datasets.loader import find as find_dataset
@@ -37,13 +34,11 @@ from vla_modelkit.checkpoint import changed_files, identity, read_record
 from vla_modelkit.memory import free_bytes
 from vla_modelkit.training.board import Curves
 from vla_modelkit.training.machine import TrainingMachine, choose_machine, destroy_process_group
-from vla_modelkit.training.progress import Progress
 from vla_modelkit.training.stopping import StopSignal
+from vla_modelkit.training.trainer import INTERRUPTED, Trainer, states_of
 from vla_modelkit.weights import Safetensors
 
 MIN_LORA_SCALE = 0.25  # of alpha / rank
-HINT = "Ctrl-C saves; the same command resumes"
-INTERRUPTED = 130  # exit code after Ctrl-C, as a shell has it
 
 
 @dataclass(frozen=True)
@@ -125,21 +120,13 @@ def train(settings: Finetune, volume: Volume, machine: TrainingMachine, stop: ob
         needed.require(settings, free, str(machine.device))
     trainer = new_trainer(job, machine)
     path = trainer.resume()
-    if settings.resume and path is None:
-        raise ValueError(
-            f"{display_path(job.directory)} has no training state to resume; remove --resume to start a new training"
-        )
-    state = 12 * sum(parameter.numel() for parameter in trainer.trained.values())
-    result_size = sum(path.stat().st_size for path in job.base.directory.glob("*.safetensors"))
-    missing = settings.keep + 1 - len(trainer.states.all())
-    require_space(job.directory, max(1, missing) * state + result_size)
+    trainer.require_disk(job.base.directory)
     curves = make_directory_without_links(volume.path("logs") / "tensorboard" / "finetune" / settings.output_name)
-    videos = _cache_videos(job, trainer)
     if machine.is_main:
         _print_setup(job, trainer, path, curves)
-        print(videos, flush=True)
+    trainer.print(trainer.cache_videos(job.samples.frames, len(job.samples)))
     with Curves(curves if machine.is_main else None, trainer.step) as board:
-        _run_steps(job, trainer, board, stop)
+        trainer.run(trainer.batches(job.samples, collate), board, stop)
     if machine.is_main:
         _finish(job, trainer)
     return trainer
@@ -152,45 +139,13 @@ def new_trainer(job: FinetuneJob, machine: TrainingMachine) -> Trainer:
     model = network.load(job.config, Safetensors(job.base.directory), robot, settings, machine.device, frozen)
     image_positions = torch.as_tensor(job.samples.prompts.image_positions, device=machine.device)
     loss = network.FlowLoss(model, image_positions, sum(part.width for part in job.robot.layout.action))
-    digests = job.provenance(machine.world)
-    return Trainer(settings, machine, loss, make_directory_without_links(job.directory), digests)
-
-
-def _run_steps(job: FinetuneJob, trainer: Trainer, board: Curves, stop: object) -> None:
-    settings, machine = job.settings, trainer.machine
-    workers = settings.workers if settings.workers >= 0 else 4 if machine.device.type == "cuda" else 0
-    indices = BatchIndices(trainer.step, settings.max_steps, settings.batch_size, machine.rank, machine.world)
-    started, first = time.monotonic(), trainer.step
-    with Progress(settings.max_steps, trainer.step, HINT, enabled=machine.is_main) as progress:
-        for batch in loader(job.samples, indices, workers):
-            loss, norm = trainer.learn(batch)
-            figures = ()
-            if trainer.step == first + 1 or trainer.step % settings.log_every == 0:
-                (value,) = (total / machine.world for total in machine.all_reduce(loss.item()))
-                rate = (trainer.step - first) * settings.batch_size * machine.world / (time.monotonic() - started)
-                figures = f"loss {value:.4f}", f"{rate:.1f} samples/s"
-                if math.isnan(value):
-                    raise ValueError(f"the loss is NaN at step {trainer.step}; try a lower --learning-rate")
-                points = {"loss": value, "gradient_norm": float(norm), "samples_per_s": rate}
-                points["learning_rate"] = learning_rate(settings, trainer.step - 1)
-                board.scalars("train", points, trainer.step)
-            progress.advance(*figures)
-            is_due = trainer.step % max(1, settings.max_steps // 20) == 0
-            if figures and is_due and machine.is_main and not progress.live:
-                print(f"step {trainer.step} of {settings.max_steps}: {', '.join(figures)}", flush=True)
-            stop_requested = bool(sum(machine.all_reduce(int(stop.requested))))
-            is_last = stop_requested or trainer.step == settings.max_steps
-            if machine.is_main and (is_last or trainer.step % settings.save_steps == 0):
-                trainer.save()
-            if stop_requested:
-                return
+    directory = make_directory_without_links(job.directory)
+    return network.new_trainer(settings, machine, loss, directory, job.provenance(machine.world))
 
 
 def _finish(job: FinetuneJob, trainer: Trainer) -> None:
     settings, name = job.settings, job.settings.output_name
     if trainer.step < settings.max_steps:
-        print(f"stopped after step {trainer.step} of {settings.max_steps}; saved in {display_path(job.directory)}")
-        print("run the same command to resume", flush=True)
         return
     provenance = job.provenance(trainer.machine.world)
     provenance |= {"settings_digest": digest_of(provenance)}
@@ -200,22 +155,9 @@ def _finish(job: FinetuneJob, trainer: Trainer) -> None:
     if record.get("finetuned") == provenance and not changed_files(job.target, record):
         print(f"all {trainer.step} steps are done: {display_path(job.target)}; give another --name to train again")
         return
-    target = result.write(job.target, job.base, job.robot, network.merged(trainer.model), provenance)
+    target = result.write(job.target, job.base, job.robot, network.merged(trainer.network.model), provenance)
     print(f"trained {trainer.step} steps; checkpoint: {display_path(target)}")
     print(f"serve it: ./lab up gr00t --checkpoint {name}", flush=True)
-
-
-def _cache_videos(job: FinetuneJob, trainer: Trainer) -> str:
-    """Reserve memory for decoded videos if frames are read more than once; return a message about it."""
-    settings, frames, world = job.settings, job.samples.frames, trainer.machine.world
-    left = (settings.max_steps - trainer.step) * settings.batch_size * world
-    if left <= len(job.samples):
-        return "videos: each frame is read once at most, so none is cached"
-    free = free_bytes(torch.device("cpu")) or 0
-    limit = free / 2 / world if settings.frames_gb < 0 else settings.frames_gb * 1e9 / world
-    cached, total = frames.keep(int(limit)), frames.bytes
-    rest = "" if cached == total else "; the rest is decoded again for every sample (--frames-gb)"
-    return f"videos: {cached / 1e9:.2f} of {total / 1e9:.2f} GB are cached in memory after decoding{rest}"
 
 
 def _print_setup(job: FinetuneJob, trainer: Trainer, path: Path | None, curves: Path) -> None:

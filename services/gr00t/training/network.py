@@ -9,6 +9,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -18,6 +20,8 @@ from services.gr00t.checkpoint.config import ModelConfig
 from services.gr00t.model.gr00t import Gr00t
 from services.gr00t.model.loading import load_model
 from services.gr00t.training.settings import Finetune
+from vla_modelkit.training.machine import TrainingMachine
+from vla_modelkit.training.trainer import Trainer
 from vla_modelkit.weights import WeightSource
 
 HEAD = "action_head."
@@ -25,6 +29,7 @@ ROWS = tuple(f"{HEAD}{name}." for name in ("state_encoder", "action_encoder", "a
 AROUND = (*ROWS, *(f"{HEAD}{name}." for name in ("position_embedding", "future_tokens", "vlln", "vl_self_attention")))
 DIFFUSION = f"{HEAD}model."
 ADAPTED = ("to_q", "to_k", "to_v")
+BETAS, DECAY, CLIP = (0.95, 0.999), 1e-5, 1.0  # upstream's; the clip is its Trainer's default
 ROBOT_ROW = 0  # index of the robot in a network of one robot
 
 
@@ -117,6 +122,23 @@ def set_training(model: Gr00t, settings: Finetune) -> None:
     model.eval()
     model.action_head.train()
     model.action_head.model.train(settings.tune_diffusion_model)
+
+
+def new_trainer(
+    settings: Finetune, machine: TrainingMachine, loss: FlowLoss, directory: Path, identity: Mapping[str, Any]
+) -> Trainer:
+    """Return a trainer with upstream's optimizer; biases and norms have no weight decay, as in its Trainer."""
+    model, device = loss.model, machine.device
+    set_training(model, settings)
+    trained = trained_parameters(model)
+    norms = {name for name, module in model.named_modules() if isinstance(module, nn.LayerNorm)}
+    plain = [name for name in trained if "bias" in name or name.rpartition(".")[0] in norms]
+    groups = [
+        {"params": [value for name, value in trained.items() if name not in plain], "weight_decay": DECAY},
+        {"params": [trained[name] for name in plain], "weight_decay": 0.0},
+    ]
+    optimizer = torch.optim.AdamW(groups, lr=0.0, betas=BETAS, fused=device.type in ("cpu", "cuda"))
+    return Trainer(settings, machine, loss, trained, optimizer, settings.rate, directory, identity, CLIP)
 
 
 def trained_parameters(model: nn.Module) -> dict[str, nn.Parameter]:

@@ -10,24 +10,25 @@ Source: Isaac-GR00T at 4af2b622, gr00t/data/dataset.py and gr00t/data/transform/
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import Dataset
 
 from services.gr00t.data.needs import column_of
 from services.gr00t.processing.numbers import Channel
 from services.gr00t.processing.prompt import Prompts
 from services.gr00t.training import colours
-from services.gr00t.training.frames import Frames
 from services.gr00t.training.robot import KINDS, TrainingRobot, language_column, video_key
 from vla_datasets import marks
+from vla_datasets.frames import Frames
 from vla_datasets.lerobot import LeRobotDataset
 from vla_datasets.statistics import as_rows
+from vla_modelkit.training.trainer import order
 
 TIME = 0.999  # the flow's time is (TIME - x) / TIME, x of a Beta(1.5, 1) distribution
 
@@ -42,8 +43,7 @@ class TrainingEpisode:
     prompts: Sequence[str]  # of each step
 
 
-@dataclass(frozen=True)
-class Batch:
+class Batch(NamedTuple):
     """B samples. images uint8 [B, V, S, S, 3]; ids [B, T] and their lengths [B]; state [B, 64]; actions and noise
     [B, H, 32]; times [B]."""
 
@@ -54,10 +54,6 @@ class Batch:
     actions: Tensor
     noise: Tensor
     times: Tensor
-
-    def to(self, device: torch.device) -> tuple[Tensor, ...]:
-        """Return the tensors on `device`, in their order."""
-        return tuple(var.to(device, non_blocking=True) for var in vars(self).values())
 
 
 def _episode(dataset: LeRobotDataset, robot: TrainingRobot, index: int, length: int, horizon: int) -> TrainingEpisode:
@@ -146,11 +142,6 @@ class Samples(Dataset):
         return images, self.prompts.ids(episode.prompts[step]), state, actions, noise, np.float32(time)
 
 
-@lru_cache(maxsize=2)
-def order(count: int, seed: int, epoch: int) -> np.ndarray:
-    return np.random.default_rng([seed, 2**32 + epoch]).permutation(count)
-
-
 def _wide(values: np.ndarray, width: int) -> np.ndarray:
     return np.pad(values, [*[(0, 0)] * (values.ndim - 1), (0, width - values.shape[-1])])
 
@@ -163,26 +154,3 @@ def collate(rows: Sequence[tuple]) -> Batch:
     for row, prompt in enumerate(prompts):
         ids[row, : len(prompt)] = torch.tensor(prompt)
     return Batch(torch.stack(images), ids, lengths, *(torch.from_numpy(np.stack(number)) for number in numbers))
-
-
-@dataclass(frozen=True)
-class BatchIndices:
-    """Sample indices of process `rank` of `world` in each step from `first` to `last`."""
-
-    first: int
-    last: int
-    batch: int
-    rank: int = 0
-    world: int = 1
-
-    def __iter__(self) -> Iterator[list[int]]:
-        for step in range(self.first, self.last):
-            start = (step * self.world + self.rank) * self.batch
-            yield list(range(start, start + self.batch))
-
-    def __len__(self) -> int:
-        return self.last - self.first
-
-
-def loader(samples: Samples, indices: BatchIndices, workers: int) -> DataLoader:
-    return DataLoader(samples, batch_sampler=indices, collate_fn=collate, num_workers=workers, pin_memory=workers > 0)

@@ -4,25 +4,26 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from vla_common.options import option
-from vla_modelkit.training.options import FinetuneOptions
+from vla_modelkit.training.options import TrainerOptions
 
+WARMUP = 0.05  # of the steps
 BASES = ("GR00T-N1.5-3B", "gr00t-tiny")  # default: the first of these on the volume
 
 
 @dataclass(frozen=True)
-class Finetune(FinetuneOptions):
+class Finetune(TrainerOptions):
     """Fine-tune GR00T N1.5; Ctrl-C saves, and the same command resumes."""
 
     base: str = option("", default_help="the published one, else the tiny one")
     embodiment: str = option("new_embodiment", "a known robot, or a JSON file", kind="embodiment")
     name: str = option("", default_help="model and data set")
-    batch_size: int = option(32, "samples per step and GPU")
     learning_rate: float = option(
         1e-4, "the highest; it rises for a twentieth of the steps and falls as a cosine", "(0, 1)"
     )
@@ -39,8 +40,6 @@ class Finetune(FinetuneOptions):
         default_help="the rank; a resumed run keeps its own",
     )
     lora_dropout: float = option(0.1, "of the adapters' input", "[0, 1)")
-    frames_gb: float = option(-1.0, "memory for decoded videos; 0: none, -1: half of the free memory", "[-1, inf)")
-    workers: int = option(-1, "processes that read data, per training process; -1: four with a GPU, none on a CPU")
     precision: Literal["auto", "fp32", "bf16"] = option(
         "auto", "bf16: matrix products in bfloat16, trained weights in float32", group="internal"
     )
@@ -60,6 +59,14 @@ class Finetune(FinetuneOptions):
         """Factor of the adapters' output."""
         return 1.0 if self.lora_alpha is None else self.lora_alpha / self.lora_rank
 
+    def rate(self, step: int) -> float:
+        """Return the learning rate of a step, counted from 0: linear warm-up from 0, then cosine decay."""
+        warmup = math.ceil(WARMUP * self.max_steps)
+        if step < warmup:
+            return self.learning_rate * step / warmup
+        share = (step - warmup) / max(1, self.max_steps - warmup)
+        return self.learning_rate * 0.5 * (1 + math.cos(math.pi * share))
+
     def identity(self, world: int, **more: str) -> dict[str, Any]:
         """Return the settings that a resumed run must not change. more: digests of the data set and of the base."""
         names = (
@@ -69,7 +76,7 @@ class Finetune(FinetuneOptions):
         if self.lora_alpha is None:
             # without LoRA upstream's 16, as in runs from when it was the default
             values["lora_alpha"] = float(self.lora_rank or 16)
-        return values | {"samples_per_step": self.batch_size * world} | more
+        return values | {"samples_per_step": self.batch_size * self.accumulate * world} | more
 
 
 def digest_of(value: Mapping[str, Any]) -> str:

@@ -18,7 +18,7 @@ from services.openvla.checkpoint.statistics import ACTION_TOKENS
 from services.openvla.model.action_head import ActionHead, load_parts
 from services.openvla.model.linear import Linear
 from services.openvla.model.openvla import OpenVLA
-from services.openvla.model.vision import project
+from services.openvla.model.vision import module_bytes, project
 from vla_modelkit.weights import WeightSource
 
 PLACEHOLDERS = CHUNK * ACTION_TOKENS
@@ -76,8 +76,9 @@ class OpenVLAOFT:
         return self.base.llama.parallel(x, answers, visible)
 
     def memory(self) -> dict[str, int]:
-        further = [part for part in (self.head, *(self.proprio or ())) if part is not None]
-        return {**self.base.memory(), "action head and state": sum(part.nbytes for part in further)}
+        further = sum(layer.nbytes for layer in self.proprio or ())
+        further += module_bytes(self.head) if self.head is not None else 0
+        return {**self.base.memory(), "action head and state": further}
 
 
 def load_oft(base: OpenVLA, source: WeightSource, images: int) -> OpenVLAOFT:

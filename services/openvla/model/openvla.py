@@ -12,7 +12,7 @@ from services.openvla.model import attention
 from services.openvla.model.action_head import oft_shapes
 from services.openvla.model.linear import Dense
 from services.openvla.model.llama import KVCache, Llama, TreePositions, llama_shapes, load_llama
-from services.openvla.model.vision import VisionBackbone, load_vision_backbone, sizes_of, tower_bytes, vision_shapes
+from services.openvla.model.vision import VisionBackbone, load_vision_backbone, module_bytes, sizes_of, vision_shapes
 from vla_modelkit.weights import WeightSource, check_names
 
 
@@ -49,7 +49,7 @@ class OpenVLA:
         rest = [self.llama.embed, self.llama.norm]
         rest += [weights for b in self.llama.blocks for weights in (b.norm_in, b.norm_mlp)]
         return {
-            "vision": sum(map(tower_bytes, self.vision.towers)),
+            "vision": sum(map(module_bytes, self.vision.towers)),
             "projector": sum(layer.nbytes for layer in self.vision.projector),
             "llama blocks": sum(block.nbytes for block in blocks),
             "embeddings and head": sum(Dense(value).nbytes for value in rest) + self.llama.head.nbytes,

@@ -40,22 +40,33 @@ def build_tower(tower: Tower) -> nn.Module:
         raise CheckpointError(f"timm {timm.__version__} cannot build {tower.timm_id!r}: {error}") from error
 
 
-def load_tower(tower: Tower, prefix: str, source: WeightSource, dtype: torch.dtype, device: torch.device) -> nn.Module:
-    """Return timm's model with its weights, without what the second-to-last layer's features do not need."""
+def kept_tower(tower: Tower) -> nn.Module:
+    """Return timm's model without weights, and without what the second-to-last layer's features do not need."""
     model = build_tower(tower)
     model.blocks = model.blocks[:-1]
     model.norm = nn.Identity()
     if getattr(model, "attn_pool", None) is not None:
         model.attn_pool = None
+    return model
+
+
+def load_tower(tower: Tower, prefix: str, source: WeightSource, dtype: torch.dtype, device: torch.device) -> nn.Module:
+    """Return timm's model with its weights, see `kept_tower`."""
+    model = kept_tower(tower)
     state = {
         name: source.read(prefix + published_name(name)).to(device=device, dtype=dtype) for name in model.state_dict()
     }
     model.load_state_dict(state, assign=True)
-    for parent in list(model.requires_grad_(False).modules()):
-        for child_name, child in parent.named_children():
-            if isinstance(child, nn.Linear) and isinstance(layer := plain(child.weight, child.bias), Packed):
-                setattr(parent, child_name, PackedModule(layer))
+    pack_linears(model.requires_grad_(False))
     return model
+
+
+def pack_linears(model: nn.Module) -> None:
+    """Pack the model's linear layers where that is faster, in place."""
+    for parent in list(model.modules()):
+        for name, child in parent.named_children():
+            if isinstance(child, nn.Linear) and isinstance(layer := plain(child.weight, child.bias), Packed):
+                setattr(parent, name, PackedModule(layer))
 
 
 class PackedModule(nn.Module):
@@ -67,7 +78,7 @@ class PackedModule(nn.Module):
         return self.layer(x)
 
 
-def tower_bytes(model: nn.Module) -> int:
+def module_bytes(model: nn.Module) -> int:
     packed = sum(module.layer.nbytes for module in model.modules() if isinstance(module, PackedModule))
     return packed + sum(value.nbytes for value in model.state_dict().values())
 

@@ -129,36 +129,45 @@ def resize_with_pad(image: np.ndarray, size: int) -> np.ndarray:
     return np.asarray(padded)
 
 
-@lru_cache(maxsize=16)
-def _crop_taps(size: int, area: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return (lower index, upper index, weight of the upper float32) of the crop along one side of `size` pixels."""
+@lru_cache(maxsize=256)
+def _crop_taps(size: int, area: float, offset: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return (lower index, upper index, weight of the upper float32) of the crop along one side of `size` pixels.
+
+    offset: the share of the margin that is before the crop.
+    """
     side = np.sqrt(np.float32(area))
-    start = (np.float32(1) - side) / np.float32(2)
+    start = (np.float32(1) - side) * np.float32(offset)
     scale = ((start + side) - start) * np.float32(size - 1) / np.float32(max(size - 1, 1))
     position = start * np.float32(size - 1) + np.arange(size, dtype=np.float32) * scale
     low = np.floor(position)
-    return low.astype(np.int64), np.ceil(position).astype(np.int64), position - low
+    return low.astype(np.int64), np.ceil(position).astype(np.int64).clip(0, size - 1), position - low
+
+
+def crop(image: np.ndarray, area: float, top: float = 0.5, left: float = 0.5) -> np.ndarray:
+    """Return a square part of the image, stretched back to its size: float32 [H, W, 3] in 0 … 1.
+
+    Bilinear, corners aligned. top, left: the share of the cropped margin that is above and left of it.
+    """
+    height, width = image.shape[:2]
+    pixels = image.reshape(height, width * 3) * np.float32(1 / 255)
+    across = _interpolate(_swap_sides(pixels, height), _crop_taps(width, area, left))
+    cropped = _interpolate(_swap_sides(across, width), _crop_taps(height, area, top))
+    return cropped.clip(0, 1, out=cropped).reshape(height, width, 3)
 
 
 def centre_crop(image: np.ndarray, area: float = 0.9) -> np.ndarray:
-    """Return the middle `area` (0 to 1] of the image, stretched back to its size: bilinear, corners aligned.
+    """Return the middle `area` (0 to 1] of the image, stretched back to its size, uint8.
 
     Values are cut to the level below after `x * 255.5`, as TensorFlow's `convert_image_dtype` does.
     """
     if not 0 < area <= 1:
         raise ValueError(f"crop area {area} is outside (0, 1]")
-    height, width = image.shape[:2]
-    pixels = image.reshape(height, width * 3) * np.float32(1 / 255)
-    across = _interpolate(_swap_sides(pixels, height), area)
-    cropped = _interpolate(_swap_sides(across, width), area)
-    cropped.clip(0, 1, out=cropped)
-    cropped *= np.float32(255.5)
-    return cropped.astype(np.uint8).reshape(height, width, 3)
+    return (crop(image, area) * np.float32(255.5)).astype(np.uint8)
 
 
-def _interpolate(rows: np.ndarray, area: float) -> np.ndarray:
-    """Return float32 [n, m] cropped and stretched back along its first axis."""
-    low, high, weight = _crop_taps(rows.shape[0], area)
+def _interpolate(rows: np.ndarray, taps: tuple[np.ndarray, np.ndarray, np.ndarray]) -> np.ndarray:
+    """Return float32 [n, m] interpolated along its first axis."""
+    low, high, weight = taps
     start, between = rows[low], rows[high]
     between -= start
     between *= weight[:, None]

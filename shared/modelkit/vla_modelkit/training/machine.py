@@ -87,7 +87,8 @@ def choose_dtype(device: torch.device, precision: str) -> torch.dtype | None:
     if device.type == "cuda":
         is_fast = torch.cuda.get_device_capability(device) >= (8, 0)
     elif device.type == "cpu":
-        is_fast = torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
+        names = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")  # torch 2.2 has neither
+        is_fast = any(getattr(torch.cpu, name, bool)() for name in names)
     return torch.bfloat16 if precision == "bf16" or (precision == "auto" and is_fast) else None
 
 

@@ -33,3 +33,13 @@ class FinetuneOptions(Options):
         self.check_options()
         if self.name and (Path(self.name).name != self.name or self.name.startswith(".")):
             raise ValueError(f"--name {self.name!r} is not a directory name")
+
+
+@dataclass(frozen=True)
+class TrainerOptions(FinetuneOptions):
+    """Options of the lab's own trainer (`vla_modelkit.training.trainer`)."""
+
+    batch_size: int = option(32, "samples per pass and GPU")
+    accumulate: int = option(1, "passes per step, whose gradients are added", "[1, inf)")
+    frames_gb: float = option(-1.0, "memory for decoded videos; 0: none, -1: half of the free memory", "[-1, inf)")
+    workers: int = option(-1, "processes that read data, per training process; -1: four with a GPU, none on a CPU")

@@ -11,8 +11,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from vla_datasets.dataset import Dataset
 from vla_datasets.lerobot import LeRobotDataset
-from vla_datasets.videos import OpenVideos, frame_count
+from vla_datasets.videos import Clip, OpenVideos, frame_count
 
 OPEN_VIDEOS = 256  # per process
 FRAMES_PER_READ = 32  # frames that are decoded into one array
@@ -22,7 +23,7 @@ EMPTY, DECODING, READY = 0, 1, 2  # states of a video's slot
 class Frames:
     """Images of the features `keys`, all uint8 [3, height, width]."""
 
-    def __init__(self, dataset: LeRobotDataset, keys: Sequence[str], image_hw: tuple[int, int]):
+    def __init__(self, dataset: Dataset, keys: Sequence[str], image_hw: tuple[int, int]):
         self.dataset, self.keys, self.videos = dataset, tuple(keys), OpenVideos(OPEN_VIDEOS)
         self.shape = (3, *image_hw)
         self._buffers: dict[tuple[int, str], tuple[int, np.ndarray]] = {}
@@ -59,12 +60,16 @@ class Frames:
 
     def require(self) -> None:
         """Raise ValueError for a video that is missing or has fewer frames than its episode has steps."""
-        videos = [key for key in self.keys if self.dataset.features[key]["dtype"] == "video"]
         for episode in (episode for episode in self.dataset.episodes if episode.length):
-            for clip in (self.dataset.clip(episode.index, key) for key in videos):
+            for clip in (self._clip(episode.index, key) for key in self.keys):
                 # v3.0 sets are checked when opened
-                if clip.length is None and (count := frame_count(clip.path)) < episode.length:
+                if clip and clip.length is None and (count := frame_count(clip.path)) < episode.length:
                     raise ValueError(f"{clip.path} has {count} frames; its episode has {episode.length} steps")
+
+    def _clip(self, episode: int, key: str) -> Clip | None:
+        """Return the video of a feature; None if its images are stored one by one."""
+        is_video = self.dataset.features[key]["dtype"] == "video"
+        return self.dataset.clip(episode, key) if is_video and isinstance(self.dataset, LeRobotDataset) else None
 
     def _frame(self, episode: int, key: str, step: int) -> np.ndarray:
         number, buffer = self._buffers.get((episode, key), (0, None))
@@ -80,8 +85,6 @@ class Frames:
         return buffer[step]
 
     def _read(self, episode: int, key: str, steps: Sequence[int]) -> np.ndarray:
-        if self.dataset.features[key]["dtype"] == "image":
-            frames = self.dataset.frames(episode, key, steps)
-        else:
-            frames = self.videos.frames(self.dataset.clip(episode, key), steps)
+        clip = self._clip(episode, key)
+        frames = self.videos.frames(clip, steps) if clip else self.dataset.frames(episode, key, steps)
         return frames.transpose(0, 3, 1, 2)
