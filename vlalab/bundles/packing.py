@@ -27,7 +27,7 @@ from typing import IO
 from vlalab.description import compose, manifests
 from vlalab.engine import building, docker, images, volumes
 from vlalab.host import paths
-from vlalab.host.console import LabError, Status, check_choices, log_info, status, unknown
+from vlalab.host.console import LabError, Status, check_choices, log_info, status
 from vlalab.host.memory import format_size
 
 FORMAT = "vla-lab-bundle 3"
@@ -64,19 +64,15 @@ class BundleRequest:
     dry_run: bool = False
 
 
-def parse_arguments(text: str) -> tuple[tuple[str, ...], Path]:
+def parse_arguments(words: Sequence[str]) -> tuple[tuple[str, ...], Path]:
     """Return (environments, file) of the arguments `ENV … FILE`; "all" selects every image that is built."""
-    values = [word for word in text.split(",") if word]
-    environments = [*images.buildable(), *paths.variant_names(), "all"]
-    count = next((index for index, word in enumerate(values) if word not in environments), len(values))
-    file = ",".join(values[count:])  # a path may contain a comma
-    if not file:
+    names, environments = words[:-1], [*images.buildable(), *paths.variant_names(), "all"]
+    if not words or words[-1] in environments:
         raise LabError(
             "bundle requires FILE after the environments, for example ./lab bundle libero /media/stick/lab.bundle"
         )
-    if len(values) > count + 1 and re.fullmatch(r"\w+", values[count]):
-        raise LabError(unknown("environment", values[count], environments))
-    return tuple(values[:count]), Path(file).expanduser().absolute()
+    check_choices("environment", names, environments)
+    return tuple(names), Path(words[-1]).expanduser().absolute()
 
 
 def default_assets(names: Sequence[str]) -> list[str]:

@@ -241,17 +241,10 @@ def _interpreter(env: LocalEnvironment) -> str:
 
 def uv(arguments: list[str], line: Status | None = None) -> None:
     """Run uv and display its last line. Raises LabError with the end of its output if it fails."""
-    variables = pythons.uv_environment()
-    cache_query = subprocess.run([pythons.uv(), "cache", "dir"], capture_output=True, text=True, env=variables)
-    cache = Path(cache_query.stdout.strip() or "/nonexistent")
-    while not cache.exists():
-        cache = cache.parent
-    # Hard links to another file system would fail with a warning.
-    variables.setdefault("UV_LINK_MODE", "hardlink" if cache.stat().st_dev == ROOT.stat().st_dev else "copy")
     process = subprocess.Popen(
         [pythons.uv(), *arguments],
-        env=variables, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
-        preexec_fn=die_with_parent(),
+        env=pythons.uv_environment(), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+        text=True, preexec_fn=die_with_parent(),
     )  # fmt: skip
     output: list[str] = []
     assert process.stderr is not None

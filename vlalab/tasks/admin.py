@@ -115,7 +115,7 @@ def bundle(
     ./lab bundle all /media/stick/lab.bundle --checkpoints all --assets all
     ./lab bundle weights.bundle --checkpoints openvla-7b-finetuned-libero-goal
     """
-    names, file = packing.parse_arguments(",".join(arguments))
+    names, file = packing.parse_arguments(arguments)
     assets = packing.default_assets(names) if assets is None else assets
     packing.bundle(packing.BundleRequest(names, file, tuple(checkpoints), tuple(assets), not no_host, dry_run))
 

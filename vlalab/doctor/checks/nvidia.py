@@ -153,11 +153,10 @@ def gpu_in_container(context: Context) -> Finding:
     """A service in a container would compute on the CPU."""
     if not context.environments:
         return skip("runs only for a named environment")
-    name = next(
-        iter(images.existing([name for name, environment in context.selected().items() if environment.torch])), None
-    )
-    if name is None:
+    built = images.existing([name for name, environment in context.selected().items() if environment.torch])
+    if not built:
         return skip("its image is not built")
+    name = next(iter(built))
     command = ("docker", "run", "--rm", "--gpus", "all", images.reference(name), "nvidia-smi", "-L")
     output = context.machine.run(*command, limit_s=28.0)
     if output.code != 0:
