@@ -40,8 +40,8 @@ SKIPPED = 77  # a part's exit status where something that it needs is missing
 FIGURE = re.compile(r"^FIGURE name=(\S+) value=(\S+) unit=(\S+) target=(\S+)$", re.MULTILINE)
 
 
-def parse_options() -> argparse.Namespace:
-    """Return the command line's options."""
+def main() -> int:
+    """Run the parts in turn, print their output and a table; return 1 where one failed."""
     parser = flags("Every model and the renderer on a GPU.", "fewer rounds")
     parser.add_argument("--minutes", type=float, default=10.0, help="for all parts together; default: 10")
     parser.add_argument("--part-minutes", type=float, default=4.0, help="for each part; default: 4")
@@ -49,12 +49,7 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--tiny", action="store_true", help="tiny models, on a CPU too")
     parser.add_argument("--out", type=Path, help="directory for results.json and frames")
     parser.add_argument("--part", choices=list(ENVIRONMENTS), help="run this part in this process")
-    return parser.parse_args()
-
-
-def main() -> int:
-    """Run the parts in turn, print their output and a table; return 1 where one failed."""
-    options = parse_options()
+    options = parser.parse_args()
     if options.part:
         return run_part(options)
     names = options.parts.split(",")

@@ -5,10 +5,9 @@ On a CPU a tiny model, on a GPU one of the 7B model's own shape; weights are mad
   as on recorded actions, as they are (smooth) and jittered, and with all right and all wrong; upstream's in as many
   threads as torch takes, and on a CPU in one too; ours as the service has it, in as many as cores are idle;
 - drafts: decoding passes on recorded LIBERO actions (tests/openvla/data), turned into tokens, as they are and jittered;
-- batch: actions per second at the largest batch;
 - OFT: actions per second of OpenVLA-OFT (two images, the state, chunks of eight);
-- service: overhead of /v1/act over the model, on loopback;
-- rooflines: each beside what bytes over bandwidth and operations over peak allow, both measured here.
+- service: overhead of /v1/act over the model, on loopback.
+`./lab bench gpu` has batches, and what bandwidth and peak of a GPU allow.
 
     ./lab bench openvla [--quick] [--options "--size tiny|mid|full --busy N"]
 
@@ -22,7 +21,7 @@ import itertools
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -39,7 +38,6 @@ from bench.parts.openvla_measure import (
     jittered,
     recorded_drafts,
     recorded_tokens,
-    rooflines,
     service_overhead_ms,
 )
 from bench.parts.openvla_plain import PlainOFT, PlainOpenVLA
@@ -82,7 +80,6 @@ def main() -> None:
     with busy_programs(options.busy):
         single_stream(engine, lambda pixels: plain.generate(pixels, PROMPT), rounds, threads)
     on_recorded_actions()
-    batched(engine, rounds)
     oft(*build_oft(spec, dtype, device), rounds)
     median, p90 = service_overhead_ms(rounds * 5)
     print(f"\n/v1/act without the model, one client, 224x224x3 image: median {median:.2f} ms, p90 {p90:.2f} ms")
@@ -151,15 +148,9 @@ def single_stream(engine: Engine, other: Callable[[np.ndarray], np.ndarray], rou
     }
     title = f"one observation; both chose the same tokens: {'yes' if agree else 'no'}"
     seconds = interleaved(sides, rounds, title, warmup=2, before=lambda: torch.set_num_threads(threads))
-    floor = rooflines(engine, engine.device, rows=1, prompt=len(PROMPT))
-    print(f"  floor: {floor.total_ms:.2f} ms (prompt {floor.prompt_ms:.2f}, six passes {floor.decode_ms:.2f}; "
-          f"{floor.bandwidth / 1e9:.0f} GB/s, {floor.peak / 1e12:.2f} Tflop/s measured)")  # fmt: skip
-    ratio, ms = seconds.ratio("upstream", "ours, no drafts"), seconds.ms("ours, no drafts")
-    figure("openvla_over_upstream", ratio, "ratio", ">=4" if gpu else ">=1.9", quick=True)
-    if gpu:
-        figure("openvla_one_stream", ms, "ms", "<=45", quick=True)
-        figure("openvla_one_stream_over_floor", ms / floor.total_ms, "ratio", "<=3", quick=True)
-    else:
+    target = ">=4" if gpu else ">=1.9"
+    figure("openvla_over_upstream", seconds.ratio("upstream", "ours, no drafts"), "ratio", target, quick=True)
+    if not gpu:
         figure("openvla_tokens_equal", float(agree), "share", ">=1", quick=True)
 
 
@@ -178,19 +169,6 @@ def on_recorded_actions() -> None:
         figure(name, 1 - total / (6 * steps), "share", target, quick=True)
 
 
-def batched(engine: Engine, rounds: int) -> None:
-    """Time the largest batch."""
-    count, side = engine.max_batch, engine.model.config.towers[0].image_size
-    images = np.random.default_rng(1).integers(0, 256, (count, side, side, 3), np.uint8)
-    prompts: Sequence[Sequence[int]] = [[*PROMPT[: 12 + index % 8], 29871] for index in range(count)]
-    title = f"batch {count}, prompts of different lengths, no drafts"
-    seconds = interleaved({"batch": lambda: engine.generate(images, prompts)}, max(3, rounds // 4), title)
-    rate, floor = 1e3 * count / seconds.ms("batch"), rooflines(engine, engine.device, rows=count, prompt=len(PROMPT))
-    print(f"  {rate:.1f} actions/s; floor {count / floor.total_ms * 1e3:.1f} actions/s")
-    if engine.device.type == "cuda":
-        figure("openvla_batch16", rate, "actions/s", ">=150", quick=True)
-
-
 def oft(engine: ParallelEngine, plain: PlainOFT, rounds: int) -> None:
     """Time chunks of both sides alternately."""
     side, generator = engine.model.config.towers[0].image_size, np.random.default_rng(3)
@@ -207,8 +185,6 @@ def oft(engine: ParallelEngine, plain: PlainOFT, rounds: int) -> None:
     gpu = engine.device.type == "cuda"
     ratio = seconds.ratio("upstream", "ours")
     figure("openvla_oft_over_upstream", ratio, "ratio", "none" if gpu else ">=1.2", quick=True)
-    if gpu:
-        figure("openvla_oft_chunk", seconds.ms("ours"), "ms", "<=60", quick=True)
 
 
 if __name__ == "__main__":

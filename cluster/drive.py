@@ -106,17 +106,13 @@ def nodes() -> list[dict]:
     """Return the machines of the cluster, the head first: name, address, whether alive, and resources."""
     machines = [
         {
-            "node": node["NodeID"],
-            "host": node["NodeManagerHostname"],
-            "address": node["NodeManagerAddress"],
-            "alive": node["Alive"],
-            "cores": node["Resources"].get("CPU", 0),
-            "gpus": node["Resources"].get("GPU", 0),
+            "node": node["NodeID"], "host": node["NodeManagerHostname"], "address": node["NodeManagerAddress"],
+            "alive": node["Alive"], "cores": node["Resources"].get("CPU", 0), "gpus": node["Resources"].get("GPU", 0),
             "memory_gb": round(node["Resources"].get("memory", 0) / 1e9, 1),
             "is_head": "node:__internal_head__" in node["Resources"],
         }
         for node in ray.nodes()
-    ]
+    ]  # fmt: skip
     return sorted(machines, key=lambda machine: (not machine["is_head"], machine["host"], machine["address"]))
 
 
@@ -181,12 +177,9 @@ def main(command: str) -> int:
             return 0
         node_options = {"_node_ip_address": request["node"]} if request.get("node") else {}
         cluster = ray.init(
-            address=request["address"],
-            log_to_driver=False,
-            logging_level=logging.CRITICAL,
-            namespace="vla-lab",
+            address=request["address"], log_to_driver=False, logging_level=logging.CRITICAL, namespace="vla-lab",
             **node_options,
-        )
+        )  # fmt: skip
         if command == "nodes":
             print(json.dumps({"nodes": nodes(), "dashboard": cluster.dashboard_url or ""}), file=OUT)
             return 0

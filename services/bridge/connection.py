@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import socket
 import ssl
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -61,7 +62,7 @@ def outcome(url: str, infer: Callable[[], np.ndarray]) -> ActionChunk | Exceptio
         return Problem("invalid-action", f"{url}: {error}")
 
 
-class PolicyConnection:
+class PolicyConnection(ABC):
     """A websocket to a policy server at a ws:// or wss:// address. Not safe to share between threads.
 
     hello_s   timeout of the handshake and of the server's first message
@@ -142,11 +143,13 @@ class PolicyConnection:
             self.close()
             raise
 
+    @abstractmethod
     def _hello(self, connection: ClientConnection) -> dict[str, Any]:
-        raise NotImplementedError
+        """Exchange the first messages; return the server's."""
 
+    @abstractmethod
     def _answer(self, frame: bytes | str) -> dict[str, Any]:
-        raise NotImplementedError
+        """Return the answer in a frame. Raises ServerFailed and ProtocolError."""
 
     def _open(self) -> ClientConnection:
         parts = urlsplit(self.url)

@@ -67,9 +67,8 @@ def load(directory: Path, device: str, remote_code: bool = False, statistics: st
 
 
 def build_policy(path: Path, weights: Path, device: str) -> PreTrainedPolicy:
-    """Build the policy in `path`, the checkpoint as LeRobot reads it, and compare it with the files in `weights`.
-
-    Raises CheckpointError.
+    """Build the policy in `path`, the checkpoint as LeRobot reads it. Raises CheckpointError if names, shapes or values
+    of its tensors are not those in `weights`.
     """
     with explained_errors(weights):
         config = PreTrainedConfig.from_pretrained(path)
@@ -77,7 +76,18 @@ def build_policy(path: Path, weights: Path, device: str) -> PreTrainedPolicy:
         if hasattr(config, "pretrained_backbone_weights"):
             config.pretrained_backbone_weights = None  # else the backbone is downloaded, to be overwritten at once
         policy = get_policy_class(config.type).from_pretrained(path, config=config)
-    check_weights(policy, Safetensors(weights))
+    file, state = Safetensors(weights), policy.state_dict()
+    shapes = file.shapes()
+    stored = {state[name].data_ptr() for name in shapes if name in state}
+    expected = {  # of tensors that share memory, safetensors stores one
+        name: tuple(tensor.shape)
+        for name, tensor in state.items()
+        if name in shapes or tensor.data_ptr() not in stored or not tensor.numel()
+    }
+    check_names(shapes, expected)
+    for name in shapes:
+        if not state[name].cpu().equal(file.read(name).to(state[name].dtype)):
+            raise CheckpointError(f"{name} of the loaded model differs from {weights}: LeRobot did not load it")
     return policy
 
 
@@ -137,21 +147,6 @@ def check_files(directory: Path, remote_code: bool = False, base: Path | None = 
         raise CheckpointError(f"{directory} has no {' and no '.join(missing)}; download the checkpoint again")
     check_repositories(directory)
     return dropped
-
-
-def check_weights(policy: PreTrainedPolicy, file: Safetensors) -> None:
-    """Compare names, shapes and values of the loaded model with its file. Raises CheckpointError."""
-    state, shapes = policy.state_dict(), file.shapes()
-    stored = {state[name].data_ptr() for name in shapes if name in state}
-    expected = {  # of tensors that share memory, safetensors stores one
-        name: tuple(tensor.shape)
-        for name, tensor in state.items()
-        if name in shapes or tensor.data_ptr() not in stored or not tensor.numel()
-    }
-    check_names(shapes, expected)
-    for name in shapes:
-        if not state[name].cpu().equal(file.read(name).to(state[name].dtype)):
-            raise CheckpointError(f"{name} of the loaded model differs from {file.directory}: LeRobot did not load it")
 
 
 def select_statistics(name: str, *pipelines: PolicyProcessorPipeline) -> None:

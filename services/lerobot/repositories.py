@@ -21,24 +21,15 @@ BASE = "base_model_name_or_path"  # of an adapter
 JSON_FILES = ("config.json", PREPROCESSOR, POSTPROCESSOR)
 
 # Fields that name a repository → whether LeRobot reads its weights.
-FIELDS = {
-    "action_tokenizer_name": False,
-    "action_tokenizer_path": False,
-    "base_model_path": True,
-    "checkpoint_path": True,
-    "discrete_action_tokenizer": False,
-    "jepa_encoder_name": True,
-    "paligemma_tokenizer_name": False,
-    "pretrained_name_or_path": True,
-    "processor_name": False,
-    "qwen_model_name": True,
-    "text_encoder_name": True,
-    "text_tokenizer_name": False,
-    "tokenizer_name": False,
-    "vision_encoder_name": True,
-    "vlm_base": False,
-    "vlm_model_name": True,
-}
+_TEXT_ONLY = (
+    "action_tokenizer_name", "action_tokenizer_path", "discrete_action_tokenizer", "paligemma_tokenizer_name",
+    "processor_name", "text_tokenizer_name", "tokenizer_name", "vlm_base",
+)  # fmt: skip
+_WITH_WEIGHTS = (
+    "base_model_path", "checkpoint_path", "jepa_encoder_name", "pretrained_name_or_path", "qwen_model_name",
+    "text_encoder_name", "vision_encoder_name", "vlm_model_name",
+)  # fmt: skip
+FIELDS = dict.fromkeys(_TEXT_ONLY, False) | dict.fromkeys(_WITH_WEIGHTS, True)
 
 # Repository → the commit to download. Others are downloaded as they are. Each is `main` as public projects recorded it,
 # in paths of the hub's cache (models--OWNER--NAME/snapshots/COMMIT); see huggingface.co/OWNER/NAME/commit/COMMIT.

@@ -6,24 +6,9 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 MARK = "VLALAB_CHAOS"  # variable that every process of a stage inherits
-
-
-class Hung(AssertionError):
-    """Something did not happen in time."""
-
-
-def wait_for(condition: Callable[[], object], description: str, timeout_s: float, pause_s: float = 0.05):
-    """Return the first true value of `condition`; Hung after `timeout_s`."""
-    deadline = time.monotonic() + timeout_s
-    while time.monotonic() < deadline:
-        if value := condition():
-            return value
-        time.sleep(pause_s)
-    raise Hung(f"{description} did not happen within {timeout_s:g} s")
 
 
 def marked(mark: str) -> dict[int, list[str]]:

@@ -18,9 +18,9 @@ import numpy as np
 
 from tests.chaos.faults import DISK, KINDS, LAB_KINDS, Fault
 from tests.chaos.ledger import Ledger
-from tests.chaos.processes import Hung, marked, wait_for
+from tests.chaos.processes import marked
 from tests.chaos.stage import PLANS, Plan, Stage
-from tests.libero.harness import results
+from tests.libero.harness import results, wait_for
 from vla_evaluation.store.runstore import RunStore
 
 RESUMES = 6
@@ -105,7 +105,7 @@ class Faults:
                 try:
                     disturb(stage, fault_round, struck)
                     problem = after_all(stage, calm)
-                except Hung as error:
+                except AssertionError as error:
                     problem = f"{error}; output: {stage.output()[-1500:]}"
                 passed, story = problem is None, f"{fault_round}: {problem}"
                 for fault in struck:
@@ -145,7 +145,7 @@ def disturb(stage: Stage, fault_round: Round, struck: list[Fault]) -> None:
         if stage.wait_end() == 0:
             return
         _resume(stage)
-    raise Hung(f"the evaluation was not complete after {RESUMES} resumes")
+    raise AssertionError(f"the evaluation was not complete after {RESUMES} resumes")
 
 
 def _resume(stage: Stage) -> None:
@@ -208,7 +208,7 @@ def _left_behind(stage: Stage) -> str | None:
     own_pids = {} if stage.lab else {pid: 1 for pid in stage.policies()}  # ours, ended with the stage
     try:
         wait_for(lambda: not marked(stage.mark).keys() - own_pids.keys(), "the processes' end", 30)
-    except Hung:
+    except AssertionError:
         left = [arguments for pid, arguments in marked(stage.mark).items() if pid not in own_pids]
         return f"processes left behind: {left}"
     partial = [str(path) for path in stage.directory.rglob("*") if ".partial" in path.name or ".npz." in path.name]

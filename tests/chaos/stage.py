@@ -12,8 +12,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.chaos.processes import MARK, end_all, running, wait_for
-from tests.libero.harness import ENVIRONMENT, ROOT
+from tests.chaos.processes import MARK, end_all, running
+from tests.libero.harness import ENVIRONMENT, ROOT, wait_for
 from tests.ports import free_ports
 from vla_common import healthcheck
 from vla_evaluation.store.records import StoreError
@@ -160,7 +160,7 @@ class Stage:
         return not self.ended() and self.done() < len(self.plan.units)
 
     def wait_end(self) -> int:
-        """Return the exit code; Hung where there is none."""
+        """Return the exit code; AssertionError where there is none."""
         assert self.process is not None
         wait_for(self.ended, f"the end of the evaluation ({self.output()[-600:]})", END_S)
         return self.process.returncode

@@ -11,8 +11,8 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.chaos.processes import resident_mb, wait_for
-from tests.libero.harness import ENVIRONMENT, ROOT
+from tests.chaos.processes import resident_mb
+from tests.libero.harness import ENVIRONMENT, ROOT, wait_for
 from tests.ports import free_ports
 from vla_common import healthcheck
 
@@ -122,7 +122,7 @@ def wait_ready(target: Target, recipe: Recipe) -> str | None:
         return target.process.poll() is not None or healthcheck.check(target.url + recipe.ready, 2.0)[0]
 
     try:
-        wait_for(look, f"readiness of {target.name}", START_S, 0.2)
+        wait_for(look, f"readiness of {target.name}", START_S)
     except AssertionError as error:
         return str(error)
     if target.process.poll() is not None:

@@ -3,7 +3,6 @@
 import ipaddress
 import json
 import os
-import platform
 import signal
 import subprocess
 import sys
@@ -11,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.docker import builds, disk, keeper, network, packages
+from tests.docker import builds, disk, keeper, network
 from tests.docker import engine as engines
 from tests.docker.lab import wait_until
 from vlalab.host import paths
@@ -85,61 +84,6 @@ def test_the_engine_is_answered_by_what_was_chosen(engine):
     """Nothing of a private engine lies where a system's one would keep it."""
     root = disk.engine_root()
     assert root is None or engine.directory is None or root.is_relative_to(engine.directory)
-
-
-# --- why there is none --------------------------------------------------------------------------------------
-
-
-def reason() -> str:
-    """Returns why no engine is brought up, as the tests of a part that is skipped say it."""
-    with pytest.raises(packages.Unavailable) as caught, engines.engine():
-        pass
-    return str(caught.value)
-
-
-def test_a_user_can_ask_for_none(monkeypatch):
-    monkeypatch.setenv(engines.CHOICE, "0")
-    assert reason() == "VLALAB_TEST_DOCKER=0 asks for no Docker tests"
-
-
-def test_an_address_that_does_not_answer_is_named(monkeypatch, tmp_path):
-    monkeypatch.setenv(engines.CHOICE, f"unix://{tmp_path}/nothing.sock")
-    assert f"unix://{tmp_path}/nothing.sock" in reason()
-
-
-def test_not_root_is_a_reason(monkeypatch):
-    monkeypatch.setenv(engines.CHOICE, "private")
-    monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    assert "needs root" in reason()
-
-
-@pytest.mark.parametrize(
-    ("system", "expected"),
-    [
-        ({"ID": "fedora", "VERSION_ID": "40"}, "on Debian and Ubuntu only, this is fedora"),
-        ({"ID": "debian", "VERSION_ID": "11"}, "needs debian 12 or newer, this is 11"),
-    ],
-)
-def test_another_system_is_a_reason(monkeypatch, system, expected):
-    monkeypatch.setenv(engines.CHOICE, "private")
-    monkeypatch.setattr(os, "geteuid", lambda: 0)
-    monkeypatch.setattr(platform, "freedesktop_os_release", lambda: system)
-    monkeypatch.setattr(packages.shutil, "which", lambda name: f"/usr/bin/{name}")
-    assert expected in reason()
-
-
-def test_too_little_disk_is_a_reason(monkeypatch, tmp_path):
-    monkeypatch.setattr(disk.docker, "info", lambda: {"DockerRootDir": str(tmp_path), "Driver": "overlay2"})
-    monkeypatch.setattr(disk, "free_bytes", lambda path: 3e9)
-    with pytest.raises(packages.Unavailable, match="up to 28 GB at a time .*, and .* has 3.0 GB free"):
-        disk.check()
-
-
-def test_a_subnet_in_use_is_not_taken(monkeypatch):
-    free = network._free()
-    answer = subprocess.CompletedProcess([], 0, stdout=f"{free[0]} dev tun0 scope link\n", stderr="")
-    monkeypatch.setattr(network.subprocess, "run", lambda *_, **__: answer)
-    assert free[0] not in network._free() and free[1] in network._free()
 
 
 def test_what_a_killed_keeper_left_is_swept(tmp_path):

@@ -4,7 +4,6 @@ import http.server
 import json
 import os
 import re
-import socket
 import subprocess
 import sys
 import threading
@@ -182,27 +181,3 @@ def test_a_model_comes_from_the_hub_once_and_is_found_without_it(hub, directorie
 def test_a_hub_that_does_not_answer_is_one_sentence(tmp_path):
     (refused,) = ask("http://127.0.0.1:9", tmp_path, "me/small")
     assert refused.startswith("refused: model 'me/small' is not available: the hub does not answer (")
-
-
-DATA = """
-from services.hf import sources
-from vla_common.volume import Volume
-for kind in ("reviews", "news"):
-    print(sources.data(kind, "auto", 20, Volume(), test_count=10).description)
-print(sources.model("bert", "auto", Volume(), steps=1).description)
-"""
-
-
-def test_a_hub_that_takes_connections_and_never_answers_is_queried_once(tmp_path):
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        endpoint = f"http://127.0.0.1:{silent.getsockname()[1]}"
-        said = ask(endpoint, tmp_path, program=DATA)
-        silent.setblocking(False)
-        silent.accept()[0].close()
-        with pytest.raises(BlockingIOError):
-            silent.accept()
-    said = [line for line in said if not line.startswith("computing in ")]
-    for line, made in zip(
-        said, ("data: reviews made locally", "data: news made locally", "model: a small bert"), strict=True
-    ):
-        assert line.startswith(made) and f"is not available: the hub does not answer ({endpoint} within 5 s)" in line

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from vlalab.commands import addresses, preflight
+from vlalab.commands import addresses, lifecycle
 from vlalab.host.console import LabError
 
 LOG = """2026 INFO notebooks: http://127.0.0.1:8888/lab?token=of-an-earlier-start  (files in /volume/notebooks)
@@ -60,4 +60,4 @@ def test_up_refuses_a_bad_public_address_and_one_without_a_token(variables, monk
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     with pytest.raises(LabError, match="VLALAB_PUBLIC_URL"):
-        preflight.require_startable(["oracle"], {})
+        lifecycle.require_startable(["oracle"], {})

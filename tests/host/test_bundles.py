@@ -83,16 +83,6 @@ def test_files_that_are_newer_here_stay_unless_forced(bundle, elsewhere):
     assert restored(elsewhere) == FILES
 
 
-def test_an_older_file_is_replaced_in_one_step(bundle, elsewhere):
-    mine = elsewhere / "assets/libero/wood.png"
-    mine.parent.mkdir(parents=True)
-    mine.write_bytes(b"old")
-    os.utime(mine, (1, 1))
-    reader = mine.open("rb")  # who reads the old file goes on reading it
-    restoring.restore(bundle)
-    assert (reader.read(), mine.read_bytes()) == (b"old", FILES["assets/libero/wood.png"])
-
-
 def test_a_dry_run_changes_nothing(bundle, elsewhere, capsys):
     restoring.restore(bundle, dry_run=True)
     assert not elsewhere.exists()

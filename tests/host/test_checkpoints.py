@@ -2,7 +2,7 @@
 
 import pytest
 
-from vlalab.commands import preflight
+from vlalab.commands import lifecycle
 from vlalab.description import checkpoints
 from vlalab.host.console import LabError
 
@@ -39,7 +39,7 @@ def test_requested_model_without_a_checkpoint_is_rejected(names, volume):
         write(volume, name)
     assert checkpoints.complete(["openvla"], ["openvla"], {"openvla": {}}) == {"openvla": {}}
     with pytest.raises(LabError, match="openvla cannot start: missing a checkpoint"):
-        preflight.require_startable(["openvla"], {})
+        lifecycle.require_startable(["openvla"], {})
 
 
 @pytest.mark.parametrize(
@@ -57,5 +57,5 @@ def test_what_merely_needs_a_policy_comes_up_without_it(names, said, volume, cap
 
 def test_missing_required_variable_is_reported(volume):
     with pytest.raises(LabError, match="bridge cannot start.*VLALAB_BRIDGE_SERVER=ws://host:8000 ./lab up bridge"):
-        preflight.require_startable(["bridge"], {})
-    assert preflight.require_startable(["bridge"], {"bridge": {"VLALAB_BRIDGE_SERVER": "ws://gpu01:8000"}}) is None
+        lifecycle.require_startable(["bridge"], {})
+    assert lifecycle.require_startable(["bridge"], {"bridge": {"VLALAB_BRIDGE_SERVER": "ws://gpu01:8000"}}) is None

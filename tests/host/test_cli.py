@@ -179,6 +179,7 @@ def test_paths_are_displayed_relative_to_the_callers_directory(tmp_path, monkeyp
 
 def test_directories_named_by_variables_are_made_absolute_and_keywords_are_not(tmp_path, monkeypatch):
     (tmp_path / ".env").write_text("VLALAB_VOLUME=data\n")
+    (tmp_path / "compose.yaml").touch()
     monkeypatch.setattr(environment_file, "ROOT", tmp_path)
     monkeypatch.chdir("/")
     monkeypatch.setenv("VLALAB_VOLUME", "")  # so that it is put back afterwards

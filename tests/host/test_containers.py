@@ -210,13 +210,6 @@ def test_what_a_service_depends_on_comes_first(weights, engine, capsys):
     assert len(engine.calls("up --detach --no-deps openvla")) == 1, "what is up is left alone when it is not named"
 
 
-def test_the_page_comes_up_without_a_policy_that_could_not_be_served(engine, capsys):
-    """And without openvla's image, which is not asked for."""
-    engine.build("ui", "libero")
-    assert [found.name for found in lifecycle.up(["ui"], "docker")] == ["oracle", "simulator", "ui"]
-    assert "./lab checkpoint openvla --tiny" in " ".join(capsys.readouterr().err.split())
-
-
 def test_a_service_is_up_in_one_runtime_only(engine):
     (found,) = lifecycle.up(["oracle"], "docker")
     with pytest.raises(LabError, match=rf"running in runtime docker at {re.escape(found.url)}; stop it first"):
@@ -245,16 +238,6 @@ def test_what_another_user_or_clone_started_is_none_of_ours(engine, as_caller):
     (left,) = engine.containers()
     assert left["Name"] == "/vla-lab-anna-11111111-oracle-1"
     assert not engine.calls("stop vla-lab-anna") and not engine.calls("network rm vla-lab-anna")
-
-
-def test_anothers_private_policy_is_not_abandoned(engine, as_caller, capsys):
-    """Its owner's process id means nothing to us: only our own project is looked at."""
-    as_caller("anna-11111111")
-    label = ["--label", f"{containers.OWNER}={os.uname().nodename} 1 1 another-boot"]
-    theirs = {compose.PROJECT: compose.project()}
-    docker.run(["compose", "run", "--detach", "--name", "theirs", *label, "oracle"], variables=theirs)
-    as_caller("bert-22222222")
-    assert containers.everything() == [] and [container["Name"] for container in engine.containers()] == ["/theirs"]
 
 
 # --- GPUs ---------------------------------------------------------------------------------------------------

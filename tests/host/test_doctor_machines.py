@@ -5,7 +5,6 @@ machines/workstation.json is one on which all is well; the others say what is di
 
 import json
 import os
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -119,17 +118,6 @@ def test_what_concerns_no_environment_that_was_requested_does_not_apply():
     case = Context(recorded("driver-old"), environments=("ui",), volume=Path("/srv/lab/volume"))
     results = runner.run([one for one in runner.checks() if one.id in with_torch], case)
     assert {result.finding.verdict for result in results} == {SKIP} and output.exit_status(results) == 0
-
-
-@pytest.mark.parametrize(
-    ("driver", "verdict"), [("550.54.14", FAIL), ("570.211.01", FAIL), ("580.65.06", PASS), ("595.10", PASS)]
-)
-def test_cuda_13_needs_a_driver_of_its_own_branch(driver, verdict):
-    machine = recorded("workstation")
-    machine = replace(machine, nvml={**machine.nvml, "driver": driver})
-    (found,) = runner.run(runner.checks_by_id(["nvidia-version"]), Context(machine, environments=("lerobot",)))
-    assert found.finding.verdict == verdict, found.finding.reason
-    assert ("lerobot (13.0: 580.65.6)" in found.finding.reason) == (verdict == FAIL)
 
 
 @pytest.mark.parametrize(("asked", "verdict"), [((), PASS), (("libero",), PASS), (("libero", "openvla"), WARN)])

@@ -65,16 +65,6 @@ def test_an_interrupted_set_up_is_done_again(tiny):
     assert not (env.venv / "half").exists()
 
 
-def test_a_moved_environment_is_made_again(tiny, tmp_path):
-    ensure(tiny)
-    moved = tmp_path / "elsewhere" / "images" / "tiny"
-    moved.parent.mkdir(parents=True)
-    tiny.rename(moved)
-    env = venvs.get("tiny", moved.parents[1])
-    assert not env.is_ready()
-    assert ensure(moved).is_ready()
-
-
 def test_a_package_that_does_not_match_its_hash_is_refused(tiny):
     wrong = re.sub(r"sha256:[0-9a-f]{64}", "sha256:" + "0" * 64, pins("idna"))
     (tiny / "requirements.lock").write_text(wrong)
@@ -130,23 +120,6 @@ def test_a_full_disk_is_reported_before_anything_is_written(tiny):
 
 
 # --- Pythons ------------------------------------------------------------------------------------------------
-
-
-def test_where_no_python_fits_the_way_out_is_named(tiny, monkeypatch):
-    monkeypatch.setattr(pythons, "find", lambda *_: None)
-    monkeypatch.setattr(pythons, "download", lambda *_: None)
-    with pytest.raises(LabError, match=r"needs Python 3\.10 or 3\.11.*Install it"):
-        ensure(tiny)
-
-
-def test_an_environment_may_need_another_python(tiny, monkeypatch):
-    (tiny / "manifest.yaml").write_text("{about: tests, venv_gb: 0.1, image_gb: 1, python: ['3.12', '3.13']}")
-    tried = []
-    monkeypatch.setattr(pythons, "find", lambda version, _: tried.append(version))
-    monkeypatch.setattr(pythons, "download", lambda version, _: tried.append(f"download {version}"))
-    with pytest.raises(LabError, match=r"needs Python 3\.12 or 3\.13;.*Ubuntu 24\.04: apt-get install python3\.12"):
-        ensure(tiny)
-    assert tried == ["3.12", "3.13", "download 3.12"]
 
 
 def test_the_python_of_an_environment_is_printed_with_the_reason(tiny, tmp_path, monkeypatch, capsys):

@@ -11,8 +11,8 @@ import pytest
 
 from tests import ssh_server
 from tests.ports import free_ports
-from vlalab.commands import fleet, machines
-from vlalab.commands.machines import RemoteMachine
+from vlalab.commands import fleet
+from vlalab.commands.fleet import RemoteMachine
 from vlalab.host.console import LabError
 
 USABLE = {"schema": 1, "exit_code": 0, "checks": [{"verdict": "pass", "why": "all is well", "fix": ""}]}
@@ -165,11 +165,11 @@ def test_inventory_lists_the_machines(servers, tmp_path, capsys):
         f"  vars: {{ansible_host: 127.0.0.1, ansible_user: {user}, lab_root: {root}}}\n"
         f"  hosts: {{gpu02: {{ansible_port: {servers[1].port}}}, gpu01: {{ansible_port: {servers[0].port}}}}}\n"
     )
-    found = machines.select([], str(inventory))
+    found = fleet.select([], str(inventory))
     assert [(one.name, one.port, one.root) for one in found] == [
         ("gpu01", servers[0].port, root), ("gpu02", servers[1].port, root)
     ]  # fmt: skip
     assert fleet.run("doctor", found, 4, 60.0, as_json=True) == 0
     (tmp_path / "empty.yaml").write_text("all:\n")
     with pytest.raises(LabError, match="no machines found in"):
-        machines.read_inventory(tmp_path / "empty.yaml")
+        fleet.read_inventory(tmp_path / "empty.yaml")

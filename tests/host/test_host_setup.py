@@ -13,9 +13,9 @@ from tests.host import machine_copy
 from tests.host.recorded_machine import Recorded
 from tests.lab import run_lab
 from tests.package_repository import DOCKERS, DRAWING, Repository
-from vlalab.commands import host_setup, machines
+from vlalab.commands import fleet, host_setup
+from vlalab.commands.fleet import RemoteMachine
 from vlalab.commands.host_setup import Setup
-from vlalab.commands.machines import RemoteMachine
 from vlalab.doctor.check import PASS, Context
 from vlalab.doctor.checks import host
 from vlalab.host import gl, paths
@@ -31,7 +31,7 @@ def playbook(*words: str, values: dict | None = None, **asked: object) -> list[s
 
 
 def test_the_playbook_is_one(tmp_path):
-    done = subprocess.run(playbook("--syntax-check"), env=machines.variables(), capture_output=True, text=True)
+    done = subprocess.run(playbook("--syntax-check"), env=fleet.variables(), capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 
 
@@ -60,7 +60,7 @@ def test_invalid_settings_are_rejected_first(monkeypatch):
         host_setup.run(Setup(one, "machines.yaml", NOTHING))
     for text in ("-oProxyCommand=id", "gpu 01", "gpu01:99999", "@gpu01", "gpu01;id"):
         with pytest.raises(LabError, match="invalid --hosts"):
-            machines.read("--hosts", text)
+            fleet.read("--hosts", text)
 
 
 # --- for real, on a copy of this machine -----------------------------------------------------------------------
@@ -101,7 +101,7 @@ def changed(done: subprocess.CompletedProcess[str]) -> int:
 @pytest.fixture(scope="module")
 def play(copy, values):
     def run(*words: str, **asked: object) -> subprocess.CompletedProcess[str]:
-        return copy.run(*playbook(*words, values=values, **asked), env=machines.variables())
+        return copy.run(*playbook(*words, values=values, **asked), env=fleet.variables())
 
     return run
 
@@ -119,9 +119,9 @@ def test_a_key_that_is_not_the_expected_one_does_not_stay(copy, values):
     path = "/srv/key.yaml"
     text = KEY_ONLY.format(steps=paths.ADMIN / "steps")
     copy.run("sh", "-c", f"cat > {path} <<'END'{text}END", check=True)
-    line = [*machines.ansible("playbook"), "-i", "localhost,", "--connection", "local", path]
+    line = [*fleet.ansible("playbook"), "-i", "localhost,", "--connection", "local", path]
     given = {**values, "fingerprint": "0" * 40, "suite": "any"}
-    done = copy.run(*line, "-e", json.dumps(given), env=machines.variables())
+    done = copy.run(*line, "-e", json.dumps(given), env=fleet.variables())
     assert done.returncode != 0 and "is not the key 0000" in re.sub(r"\s+", " ", done.stdout), done.stdout
     assert copy.run("ls", "/etc/apt/keyrings/docker.asc", "/etc/apt/sources.list.d/docker.sources").returncode == 2
 

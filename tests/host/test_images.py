@@ -51,13 +51,6 @@ esac"""
 # --- what there is ------------------------------------------------------------------------------------------
 
 
-def test_images_are_found_by_their_tag(speaking, monkeypatch):
-    speaking(engine(record("libero"), record("ui")))
-    assert set(images.existing()) == {"libero", "ui"}
-    monkeypatch.setenv("VLALAB_TAG", "other")
-    assert images.existing() == {}
-
-
 def test_an_image_says_when_and_from_what_it_was_built(speaking):
     speaking(engine(record("libero", revision="abc-dirty")))
     image = images.existing(["libero"])["libero"]
@@ -117,14 +110,12 @@ def test_a_directory_replaces_its_stage_where_there_is_one(tmp_path):
     assert told["libero.args.LIBERO_ASSETS"] == "official"
 
 
-def test_the_base_of_one_environment_comes_before_the_base_of_all():
-    def base(options: BuildOptions = BuildOptions(), **variables: str) -> str | None:  # noqa: B008  # frozen
-        return building.build_arguments("ui", options, variables).get("BASE")
-
-    assert base() is None
-    assert base(VLALAB_BASE="all") == base(VLALAB_BASE="all", VLALAB_BASE_LIBERO="other") == "all"
-    assert base(VLALAB_BASE="all", VLALAB_BASE_UI="own") == "own"
-    assert base(BuildOptions(base="flag"), VLALAB_BASE_UI="own") == "flag"
+def test_the_base_of_one_environment_comes_before_the_base_of_all(monkeypatch):
+    monkeypatch.setenv("VLALAB_BASE", "all")
+    monkeypatch.setenv("VLALAB_BASE_LIBERO", "own")
+    bases = [building.build_arguments(name, BuildOptions())["BASE"] for name in ("ui", "libero")]
+    assert bases == ["all", "own"]
+    assert building.build_arguments("libero", BuildOptions(base="flag"))["BASE"] == "flag"
 
 
 def test_an_index_is_a_secret_and_never_an_argument(monkeypatch, tmp_path):
@@ -150,14 +141,13 @@ def test_the_ca_bundle_is_ones_own_else_the_systems_where_an_admin_added_to_it(t
     own.write_text("x"), system.write_text("x"), added.mkdir()
     monkeypatch.setattr(building, "SYSTEM_BUNDLES", (str(system),))
     monkeypatch.setattr(building, "ADDED_BY_ADMINS", (str(added),))
-    assert building.ca_bundle(None, {}) is None
-    assert building.ca_bundle(None, {"SSL_CERT_FILE": str(system)}) is None
-    assert building.ca_bundle(None, {"SSL_CERT_FILE": str(tmp_path / "gone")}) is None
-    assert building.ca_bundle("auto", {"SSL_CERT_FILE": str(system), "PIP_CERT": str(own)}) == own
+    assert building.ca_bundle(None) is None
     (added / "firm.crt").write_text("x")
-    assert building.ca_bundle(None, {}) == system
-    assert building.ca_bundle("none", {"PIP_CERT": str(own)}) is None
-    assert building.ca_bundle(str(own), {}) == own
+    assert building.ca_bundle(None) == system
+    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "gone"))
+    assert building.ca_bundle(None) == system
+    monkeypatch.setenv("PIP_CERT", str(own))
+    assert building.ca_bundle("auto") == building.ca_bundle(str(own)) == own and building.ca_bundle("none") is None
 
 
 @pytest.mark.parametrize(

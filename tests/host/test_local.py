@@ -1,13 +1,12 @@
 """The local runtime with a real child process: start, health, restart, stop, ports, and whom it never kills."""
 
-import json
 import os
 import signal
 import socket
 import subprocess
 import sys
 import time
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,7 +17,6 @@ from vlalab.description import compose, gpus
 from vlalab.environments import venvs
 from vlalab.host import paths, state
 from vlalab.host.console import LabError
-from vlalab.host.processes import Identity, identify
 from vlalab.runtimes import interface, local, logs, state_files
 
 SERVICE = Path(__file__).with_name("small_service.py")
@@ -111,28 +109,6 @@ def test_one_that_ignores_sigterm_is_killed_after_its_grace_period(lab):
     assert "not gone after 1 s; killing it" in found.log_tail()
 
 
-def test_a_recycled_pid_is_never_ours(lab):
-    """A state file whose pid now belongs to somebody else is stale: taken away, and nobody is killed."""
-    bystander = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
-    try:
-        real = identify(bystander.pid)
-        other = Identity(real.pid, real.start_ticks - 1, real.boot_id)
-        lab()
-        found = interface.wait_ready(local, "small", 60)
-        state_path = state_files.state_path("small")
-        state = json.loads(state_path.read_text())
-        found.stop()
-        state |= {"supervisor": asdict(other), "child": asdict(other)}
-        state_path.write_text(json.dumps(state))
-        assert local.instances() == []
-        assert not state_path.exists()
-        assert not other.send(signal.SIGKILL)
-        assert bystander.poll() is None
-    finally:
-        bystander.kill()
-        bystander.wait()
-
-
 def test_a_taken_port_is_replaced_to_the_next_one(lab, capsys):
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
@@ -164,12 +140,6 @@ def test_a_failed_start_is_reported_with_its_cause_first_and_without_earlier_sta
     head, _, tail = str(told.value).partition("\n")
     assert head == "service 'small' ended before it was ready: cannot load the weights"
     assert f"as process {first.child.pid}" not in tail and "--crash" in tail
-
-
-def test_a_service_that_never_gets_ready_is_reported(lab):
-    lab("--ready-after 60")
-    with pytest.raises(LabError, match="not ready within 1 s"):
-        interface.wait_ready(local, "small", 1)
 
 
 OWNER = """
@@ -233,13 +203,6 @@ def test_open_to_the_network_only_with_a_token(lab, monkeypatch):
     monkeypatch.setenv("VLALAB_BIND", "0.0.0.0")
     monkeypatch.delenv("VLALAB_TOKEN", raising=False)
     with pytest.raises(LabError, match="VLALAB_TOKEN"):
-        lab()
-
-
-def test_a_volume_that_cannot_be_written_to_is_an_error(lab, tmp_path, monkeypatch):
-    (tmp_path / "file").write_text("")
-    monkeypatch.setenv("VLALAB_VOLUME", str(tmp_path / "file" / "volume"))
-    with pytest.raises(LabError, match="VLALAB_VOLUME"):
         lab()
 
 

@@ -62,13 +62,6 @@ def test_a_change_of_the_contract_reaches_the_environments(copies):
     assert any("does not match" in problem for problem in locks.problems(lock))
 
 
-def test_a_change_of_what_evaluating_takes_reaches_the_environments_that_name_it(copies):
-    (listed,) = copies["libero"].root.glob("shared/evaluation/requirements.in")
-    listed.write_text(listed.read_text() + "six==1.17.0\n")
-    assert any("does not match" in problem for problem in locks.problems(copies["libero"]))
-    assert locks.problems(copies["ui"]) == []
-
-
 def test_a_variant_follows_its_environment_and_its_own_overrides(copies):
     """Its lock has the environment's pins but for those that the overrides replace, and what these bring."""
     variant, base = copies["openvla-cu130"], copies["openvla"]
@@ -92,12 +85,6 @@ def test_a_package_that_one_processor_lacks_needs_a_marker(tmp_path):
     assert not lock.target.exists()
     lock.source.write_text("decord==0.6.0; platform_machine == 'x86_64'\n")
     assert locks.make(lock) and locks.problems(lock) == []
-
-
-def test_the_command_writes_no_index_address():
-    for lock in locks.all_locks().values():
-        command = lock.command(Path("out"))
-        assert {"--generate-hashes", "--no-emit-index-url", "--universal"} <= set(command)
 
 
 def test_a_lock_is_made_for_the_oldest_python_of_its_environment():

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from tests.lab import run_lab
-from vlalab.commands import preflight
+from vlalab.commands import lifecycle
 from vlalab.description import runs
 from vlalab.host import paths
 from vlalab.host.console import LabError
@@ -82,9 +82,9 @@ def test_replay_without_a_run_is_rejected_before_creating_its_environment(volume
     for name, said in (("", "set VLALAB_REPLAY_RUN"), ("gaol-oracle-1", "did you mean 'goal-oracle-1'")):
         monkeypatch.setenv("VLALAB_REPLAY_RUN", name)
         with pytest.raises(LabError, match=f"replay cannot start: missing .*{said}"):
-            preflight.require_startable(["replay"], {})
+            lifecycle.require_startable(["replay"], {})
     monkeypatch.setenv("VLALAB_REPLAY_RUN", "spat")
-    preflight.require_startable(["replay"], {})
+    lifecycle.require_startable(["replay"], {})
 
 
 @pytest.mark.parametrize(

@@ -55,18 +55,6 @@ def test_a_checkpoint_is_a_name_or_a_path(volume, tmp_path):
         service_settings.from_flags("openvla", checkpoint="other")
 
 
-def test_another_checkpoint_takes_the_suites_key_back(volume):
-    (volume / "checkpoints" / "mine").mkdir(parents=True)
-    old = {"VLALAB_OPENVLA_CHECKPOINT": "a", "VLALAB_OPENVLA_UNNORM_KEY": "libero_goal", "VLALAB_OPENVLA_GPU": "1"}
-    new = service_settings.merged(old, service_settings.from_flags("openvla", checkpoint="mine"))
-    assert new == {"VLALAB_OPENVLA_CHECKPOINT": "mine", "VLALAB_OPENVLA_GPU": "1"}
-
-
-@pytest.mark.parametrize("gpu", ["0", "0,1", "all", "none", UUID, f"0,{UUID}", "MIG-b7c3", f"MIG-{UUID}/1/0"])
-def test_devices_that_make_sense(gpu):
-    assert service_settings.from_flags("gr00t", gpu=gpu) == {"VLALAB_GR00T_GPU": gpu}
-
-
 @pytest.mark.parametrize("gpu", ["first", "0;1", "-1", "0,", "cuda:0", "0,all", "GPU-", "MIG"])
 def test_devices_that_make_none(gpu):
     with pytest.raises(LabError, match="expected auto, none, all, or numbers"):

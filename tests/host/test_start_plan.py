@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.ports import free_ports
-from vlalab.commands import lifecycle, start_plan
+from vlalab.commands import lifecycle
 from vlalab.description import compose
 from vlalab.environments import venvs
 from vlalab.host.console import LabError
@@ -91,4 +91,4 @@ def test_two_that_have_to_move_get_different_ports(describe):
 
 
 def test_what_is_needed_comes_first():
-    assert start_plan.batches(["openvla", "gr00t", "ui", "oracle"]) == [["openvla", "gr00t", "oracle"], ["ui"]]
+    assert lifecycle.batches(["openvla", "gr00t", "ui", "oracle"]) == [["openvla", "gr00t", "oracle"], ["ui"]]

@@ -117,15 +117,6 @@ def test_a_caller_without_a_home_has_a_place_too(tmp_path, home):
         shutil.rmtree(f"/tmp/vla-lab-{uid}", ignore_errors=True)
 
 
-def test_a_mere_question_makes_nothing(tmp_path, monkeypatch):
-    monkeypatch.setenv("VLALAB_STATE", str(tmp_path / "a" / "b"))
-    assert state.directory("logs", make=False).name == "logs" and list(tmp_path.iterdir()) == []
-    (tmp_path / "a").mkdir()
-    (tmp_path / "a" / "b").symlink_to(tmp_path)
-    with pytest.raises(LabError, match="is a link"):
-        state.directory("logs", make=False)
-
-
 def test_what_is_written_is_the_callers_alone(tmp_path):
     old = os.umask(0)
     try:

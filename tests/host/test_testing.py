@@ -122,23 +122,6 @@ def test_independent_parts_run_at_the_same_time(tmp_path, monkeypatch):
     assert counts(*some, monkeypatch=monkeypatch) == [("a", 1, 0), ("b", 1, 0)]
 
 
-@pytest.mark.parametrize("most", [1, 2])
-def test_no_more_run_at_once_than_may(tmp_path, monkeypatch, most):
-    script = "mkdir {0}/{1}; sleep 0.2; n=$(ls {0} | wc -l); rmdir {0}/{1}; [ $n -le {2} ]"
-    some = [shell(name, script.format(tmp_path, name, most)) for name in "abcd"]
-    assert [failed for *_, failed in counts(*some, most=most, monkeypatch=monkeypatch)] == [0] * 4
-
-
-@pytest.mark.parametrize("most", [1, 3])
-def test_the_output_of_each_part_stays_together(monkeypatch, capsys, most):
-    script = "for i in 0 1 2 3; do echo {0} $i; sleep 0.05; done >&2"
-    counts(*(shell(name, script.format(name)) for name in ("one", "two", "three")), most=most, monkeypatch=monkeypatch)
-    lines = capsys.readouterr().out.splitlines()
-    assert {tuple(lines[at : at + 4]) for at in (0, 4, 8)} == {
-        tuple(f"{name} {i}" for i in range(4)) for name in ("one", "two", "three")
-    }
-
-
 def test_a_later_stage_waits_for_the_earlier_one(tmp_path, monkeypatch):
     some = [shell("late", f"[ -e {tmp_path}/early ]", 1), shell("early", f"sleep 0.3; touch {tmp_path}/early")]
     assert counts(*some, monkeypatch=monkeypatch) == [("early", 1, 0), ("late", 1, 0)]
@@ -152,12 +135,6 @@ def test_a_part_that_cannot_run_is_a_failure_and_the_others_continue(monkeypatch
         ("a", 0, 1), ("b", 0, 1), ("c", 1, 0),
     ]  # fmt: skip
     assert "no Python 3.10" in capsys.readouterr().err
-
-
-def test_parts_share_the_cores(monkeypatch, capsys):
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
-    counts(*(shell(name, "echo $OMP_NUM_THREADS") for name in "ab"), most=3, monkeypatch=monkeypatch)
-    assert capsys.readouterr().out.split() == ["2", "2"]
 
 
 def test_as_many_at_once_as_cores_and_memory_allow(monkeypatch):
@@ -294,8 +271,6 @@ def test_what_ran_inside_images_is_counted_and_not_run_again(engine, monkeypatch
 
 # --- programs that the tests need -----------------------------------------------------------------------------
 
-STUB = "#!/bin/sh\necho \"Command '$0' requires the chromium snap to be installed.\" >&2\nexit 1\n"
-
 
 @pytest.fixture
 def bare(tmp_path, monkeypatch):
@@ -330,15 +305,6 @@ def test_root_on_debian_installs_the_browser_before_the_tests(bare, tmp_path, mo
 def test_others_get_the_command_that_installs_them(bare, tmp_path, capsys):
     assert run.run(["contract"], SuiteOptions()) == 0
     assert ": sudo apt-get install -y chromium\n" in capsys.readouterr().out and not (tmp_path / "calls").exists()
-
-
-def test_ubuntus_stub_for_a_snap_is_not_a_browser(bare):
-    (bare / "chromium-browser").write_text(STUB)
-    (bare / "chromium-browser").chmod(0o755)
-    assert browser.find() is None and run.missing_programs() == ["chromium"]
-    (bare / "google-chrome").write_text("#!/bin/sh\n")
-    (bare / "google-chrome").chmod(0o755)
-    assert browser.find() == str(bare / "google-chrome") and run.missing_programs() == []
 
 
 # --- headless rendering -------------------------------------------------------------------------------------

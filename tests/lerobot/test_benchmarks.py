@@ -2,8 +2,6 @@
 
 import contextlib
 import sys
-import time
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -99,23 +97,3 @@ def test_lerobot_eval_reads_every_episode_of_lerobots_rollouts(setting, tmp_path
     assert [(e.worker, e.success, len(e.actions)) for e in episodes] == [("0", True, 2), ("1", False, 3)] * 2
     assert np.array_equal(episodes[0].actions, actions[0, :2])
     assert evaluation.count_equal("side", episodes, [episodes[0], episodes[0], *episodes[2:]]) == 3
-
-
-def test_lerobot_eval_counts_from_each_workers_first_episode():
-    def side() -> list[evaluation.Episode]:
-        time.sleep(0.5)
-        now = time.time()
-        ends = (("a", 0.0), ("b", 1.0), ("a", 10.0), ("b", 11.0), ("a", 30.0))
-        return [evaluation.Episode(worker, now + end, False, np.zeros((1, 7), np.float32)) for worker, end in ends]
-
-    assert evaluation.measured(side).per_hour == pytest.approx(3600 * (2 / 30 + 1 / 10))
-
-
-def test_lerobot_eval_links_the_assets_into_an_environment_that_exists(setting, tmp_path):
-    setting.python.parent.mkdir()
-    setting.python.touch()
-    for name in ("old", "assets"):
-        (tmp_path / name).mkdir()
-        assert evaluation.environment(tmp_path / "env", tmp_path / name) == setting.python
-    link = evaluation.libero_package(tmp_path / "env") / "assets"
-    assert link.resolve() == Path(tmp_path / "assets").resolve()

@@ -110,20 +110,15 @@ def test_a_selection_among_statistics_of_one_data_set_is_refused(checkpoints):
         load(checkpoints("act"), "cpu", statistics="so100")
 
 
-def test_statistics_in_the_weights_name_the_migration(copy):
+def test_missing_processors_are_named_and_statistics_in_the_weights_name_the_migration(copy):
     directory = copy()
     for path in directory.glob("policy_*"):
         path.unlink()
+    with pytest.raises(CheckpointError, match="has no policy_preprocessor.json and no policy_postprocessor.json"):
+        load(directory, "cpu")
     name = "normalize_inputs.buffer_observation_state.mean"
     change_weights(directory / WEIGHTS, lambda tensors: {**tensors, name: torch.zeros(8)})
     with pytest.raises(CheckpointError, match="lerobot.processor.migrate_policy_normalization --pretrained-path"):
-        load(directory, "cpu")
-
-
-def test_missing_processors_are_named(copy):
-    directory = copy()
-    (directory / "policy_postprocessor.json").unlink()
-    with pytest.raises(CheckpointError, match="has no policy_postprocessor.json"):
         load(directory, "cpu")
 
 

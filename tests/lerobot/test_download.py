@@ -75,19 +75,15 @@ def test_a_checkpoint_copied_by_hand_is_completed(remote, run, tmp_path):
     assert (checkpoint(tmp_path, "mine") / "repositories" / TOKENIZER / "tokenizer.json").is_file()
 
 
-def test_a_hub_that_cannot_be_reached_is_one_sentence(run, tmp_path):
-    done = run("--repo", REPO)
-    assert done.returncode == 1 and "Traceback" not in done.stderr
-    assert REPO in done.stderr and "was not downloaded, the hub cannot be reached" in done.stderr
-    assert not checkpoint(tmp_path).exists()
-
-
-def test_a_gated_repository_says_how_to_get_access(remote, run):
+def test_a_gated_repository_and_an_unreachable_hub_are_one_sentence_each(remote, run):
     remote.gated.add(TOKENIZER)
     done = run("--repo", REPO, url=remote.url)
     message = " ".join(done.stderr.split())
     assert done.returncode == 1 and "Traceback" not in message
     assert f"accept its terms at huggingface.co/{TOKENIZER}" in message and "HF_TOKEN=" in message
+    done = run("--repo", "someone/else")  # without a hub
+    assert done.returncode == 1 and "Traceback" not in done.stderr
+    assert "someone/else cannot be downloaded, the hub cannot be reached" in done.stderr
 
 
 def test_a_known_repository_is_downloaded_at_its_pinned_commit(remote, run, tmp_path):

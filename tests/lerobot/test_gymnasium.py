@@ -5,7 +5,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -15,25 +14,19 @@ import pytest
 from services.aloha.benchmark import BENCHMARK as ALOHA
 from services.pusht.benchmark import BENCHMARK as PUSHT
 from tests.lerobot import toy_gymnasium as toy
+from tests.libero.harness import ENVIRONMENT, ROOT, TIMEOUT_S, results, wait_for
 from vla_common import gl
 from vla_evaluation import agreement, gymnasium
 from vla_evaluation.benchmark import EnvironmentRefused
 from vla_evaluation.pictures import images
 from vla_evaluation.random_policy import RandomPolicy
 from vla_evaluation.recording import Demonstrations
-from vla_evaluation.store.runstore import RunStore
 from vlalab.description import manifests
 
 gl.bind(gl.choose("cpu"))  # before anything imports MuJoCo
 
-ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = [
-    str(ROOT),
-    str(Path(__file__).parent),
-    *(str(package.parent) for package in sorted((ROOT / "shared").glob("*/vla_*"))),
-]
-ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(PACKAGES), "PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": "1"}
-TIMEOUT_S = 300
+HERE = str(Path(__file__).parent)
+VARIABLES = {**ENVIRONMENT, "PYTHONPATH": f"{ENVIRONMENT['PYTHONPATH']}{os.pathsep}{HERE}", "OMP_NUM_THREADS": "1"}
 TABLES = {"pusht": PUSHT, "aloha": ALOHA}
 
 
@@ -266,12 +259,6 @@ def test_an_environment_that_is_not_deterministic_is_not_rendered_wrongly():
         other.restore(env.sim_state())
 
 
-def test_images_of_another_size_are_squares():
-    assert started(toy.table()).render("front").shape == (4, 6, 3)
-    image = started(toy.table(), size=8).render("front")
-    assert image.shape == (8, 8, 3) and image[-1].mean() > image[0].mean(), "bottom row first"
-
-
 # --- runs -------------------------------------------------------------------------------------------------------
 
 
@@ -281,13 +268,9 @@ def serving(directory: Path, *arguments: str):
     log = directory / "policy.txt"
     command = [sys.executable, "-m", "vla_evaluation.random_policy", *arguments, "--port", "0"]
     with open(log, "w") as output:
-        process = subprocess.Popen(command, cwd=ROOT, env=ENVIRONMENT, stdout=output, stderr=output)
+        process = subprocess.Popen(command, cwd=ROOT, env=VARIABLES, stdout=output, stderr=output)
     try:
-        deadline = time.monotonic() + TIMEOUT_S
-        while not (match := re.search(r"listening on (http://\S+:\d+)", log.read_text())):
-            assert process.poll() is None and time.monotonic() < deadline, log.read_text()
-            time.sleep(0.05)
-        yield match[1]
+        yield wait_for(lambda: re.search(r"listening on (http://\S+:\d+)", log.read_text()), "the policy's start")[1]
     finally:
         process.kill()
         process.wait()
@@ -302,15 +285,9 @@ def address(tmp_path_factory):
 def job(module: str, *words: str, directory: Path, code: int = 0) -> str:
     """Return what a benchmark's program printed."""
     command = [sys.executable, "-m", module, *words, "--run-dir", str(directory)]
-    done = subprocess.run(command, cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True, timeout=TIMEOUT_S)
+    done = subprocess.run(command, cwd=ROOT, env=VARIABLES, capture_output=True, text=True, timeout=TIMEOUT_S)
     assert done.returncode == code, done.stdout + done.stderr
     return done.stdout + done.stderr
-
-
-def outcomes(directory: Path) -> dict:
-    with RunStore(directory / "run.sqlite", readonly=True) as store:
-        keys = ("start_hash", "end_hash", "actions_hash")
-        return {(f.task, f.episode): (f.success, f.steps, *(f.result[key] for key in keys)) for f in store.finished()}
 
 
 FLAGS = ("--trials", "2", "--max-steps", "30")
@@ -329,45 +306,29 @@ def calm(address, tmp_path_factory):
 def test_two_workers_give_the_episodes_of_one(address, calm, tmp_path):
     flags = ("--workers", "2", "--video", "none", "--run-id", "two")
     job("services.pusht", "pusht", "--policy-url", address, *FLAGS, *flags, directory=tmp_path)
-    assert outcomes(tmp_path / "two") == outcomes(calm)
-    assert sorted(outcomes(calm)) == [(0, 0), (0, 1)]
+    assert results(tmp_path / "two") == results(calm)
+    assert sorted(results(calm)) == [(0, 0), (0, 1)]
 
 
 @pytest.mark.nightly
 def test_a_killed_run_is_resumed_with_equal_episodes_and_videos(address, calm, tmp_path):
     command = ["services.pusht", "pusht", "--policy-url", address, *FLAGS, "--workers", "1", "--run-id", "cut"]
     arguments = [sys.executable, "-m", *command, "--run-dir", str(tmp_path), "--video", "none"]
-    process = subprocess.Popen(
-        arguments, cwd=ROOT, env=ENVIRONMENT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
-    deadline = time.monotonic() + TIMEOUT_S
-    while not list((tmp_path / "cut" / "episodes").glob("*.npz")):
-        assert process.poll() is None and time.monotonic() < deadline
-        time.sleep(0.02)
+    process = subprocess.Popen(arguments, cwd=ROOT, env=VARIABLES, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    wait_for(lambda: list((tmp_path / "cut" / "episodes").glob("*.npz")), "an episode's end")
     process.send_signal(signal.SIGKILL)
     process.wait()
     output = job(*command, "--video", "all", directory=tmp_path)
     assert "(resumed)" in output and "of earlier invocations to render" in output
-    assert outcomes(tmp_path / "cut") == outcomes(calm)
+    assert results(tmp_path / "cut") == results(calm)
     videos = {path.name: path.read_bytes() for path in (tmp_path / "cut" / "videos").iterdir()}
     assert videos == {path.name: path.read_bytes() for path in (calm / "videos").iterdir()} and len(videos) == 4
 
 
 @pytest.mark.nightly
 def test_demonstrations_are_recorded_and_rendered(address, tmp_path):
-    words = (
-        "pusht",
-        "--policy-url",
-        address,
-        "--episodes",
-        "2",
-        "--keep-failures",
-        "--max-steps",
-        "9",
-        "--workers",
-        "1",
-    )
-    output = job("services.pusht", "record", *words, "--name", "pushes", directory=tmp_path)
+    flags = ("--episodes", "2", "--keep-failures", "--max-steps", "9", "--workers", "1", "--name", "pushes")
+    output = job("services.pusht", "record", "pusht", "--policy-url", address, *flags, directory=tmp_path)
     assert "pushes: 2 demonstrations from 2 attempts" in output
     first, second = Demonstrations(tmp_path / "pushes", render="cpu").episodes
     frames = first.frames("top", 96)

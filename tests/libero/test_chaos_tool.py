@@ -15,9 +15,10 @@ import pytest
 from tests.chaos import attack, bodies, pages, planted, rounds, valid
 from tests.chaos.faults import KINDS, LAB_KINDS
 from tests.chaos.ledger import Ledger
-from tests.chaos.processes import MARK, end_all, marked, wait_for
+from tests.chaos.processes import MARK, end_all, marked
 from tests.chaos.targets import Target
 from tests.chaos.wire import Answer
+from tests.libero.harness import wait_for
 from vla_contract import InvalidObservation, PolicyInfo
 from vla_contract.protocol.act_json import decode_act
 from vla_contract.protocol.messages import check_needs, decode_observation

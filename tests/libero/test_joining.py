@@ -188,11 +188,13 @@ def test_different_machine_is_rejected_with_both_values(held, tmp_path, stack):
     nobody = refusal("nobody", "http://127.0.0.1:9")
     no_evaluator = refusal("policy", "http://" + url.rpartition("/")[2] + "/v1")
     far_policy = refusal("far", url, "--policy-url", "http://127.0.0.1:9")
+    two_policies = refusal("two", url, "--policy-url", "http://127.0.0.1:9,http://127.0.0.1:7")
     said = other_lock.end(2)
     assert "cannot join" in said and f"→ {'f' * 8}\n" in said and "lock:" in said
     assert "no response from http://127.0.0.1:9" in nobody.end(2)
     assert "is not an evaluator that can be joined" in no_evaluator.end(2)
     assert "from this machine at http://127.0.0.1:9" in far_policy.end(2)
+    assert "lists 2 of the run's 1 addresses; expected one for each" in two_policies.end(2)
     assert run.peek("SELECT DISTINCT worker FROM episodes WHERE worker IS NOT NULL") == [("worker-0",)]
 
 

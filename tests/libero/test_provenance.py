@@ -29,7 +29,7 @@ DRAWS_AND_MOVES = [
         "control", "env", "initstates", "privileged", "problem", "resets", "robots", "runtime", "suites",
     )),
     *(f"services.libero.simulator.rendering.{name}" for name in (
-        "compositor", "context", "culling", "layers", "renderer", "stage",
+        "compositor", "culling", "layers", "renderer", "stage",
     )),
     *(f"vla_evaluation.{name}" for name in (
         "actions", "pictures.images", "pictures.transforms", "profiles", "rollout", "spec", "workers.worker",

@@ -60,7 +60,6 @@ def context():
     made = GlContext()
     made.make_current()
     yield made
-    made.free()
 
 
 @pytest.fixture
@@ -83,6 +82,24 @@ def stage_of(context):
         stage.free()
 
 
+@pytest.fixture
+def composed(stage_of):
+    """Return a stage of a scene, its compositor and the number of a camera; the compositor is freed afterwards."""
+    from services.libero.simulator.rendering.compositor import Compositor
+
+    made = []
+
+    def make(static, camera="still"):
+        stage = stage_of(static)
+        assert Compositor.supports(stage)
+        made.append(Compositor(stage))
+        return stage, made[-1], stage.model.camera(camera).id
+
+    yield make
+    for compositor in made:
+        compositor.free()
+
+
 def poses(count, seed=0):
     """Return poses float64 [count][8] of the mover (anywhere, also inside other things) and the drawer.
 
@@ -96,17 +113,9 @@ def poses(count, seed=0):
         yield np.concatenate([place, turn / np.linalg.norm(turn), [slide]])
 
 
-def camera_of(stage, name):
-    return stage.model.camera(name).id
-
-
 @pytest.mark.parametrize("name", ["plain", "mirror", "glass"])
-def test_layers_change_no_pixel(stage_of, name):
-    from services.libero.simulator.rendering.compositor import Compositor
-
-    stage = stage_of(SCENES[name])
-    assert Compositor.supports(stage)
-    compositor, camera, seen = Compositor(stage), camera_of(stage, "still"), []
+def test_layers_change_no_pixel(composed, name):
+    (stage, compositor, camera), seen = composed(SCENES[name]), []
     for qpos in poses(40):
         stage.pose(camera, qpos)
         expected = stage.render(camera)
@@ -114,16 +123,12 @@ def test_layers_change_no_pixel(stage_of, name):
         assert layered is not None
         assert np.array_equal(expected, layered)
         seen.append(expected.tobytes())
-    compositor.free()
     assert len(set(seen)) == len(seen)
 
 
-def test_what_stands_is_drawn_once(stage_of, monkeypatch):
+def test_what_stands_is_drawn_once(composed, monkeypatch):
     """Also where the scene has a mirror: then it has a layer, and the scene is not drawn twice."""
-    from services.libero.simulator.rendering.compositor import Compositor
-
-    stage = stage_of(MIRROR)
-    compositor, camera, drawn = Compositor(stage), camera_of(stage, "still"), []
+    (stage, compositor, camera), drawn = composed(MIRROR), []
     draw = stage.draw
 
     def counted():
@@ -150,15 +155,11 @@ def test_what_stands_is_drawn_once(stage_of, monkeypatch):
     stage.pose(camera, inside_the_block)
     compositor.render(camera)
     assert {"block", "twin"} < set(drawn[-1])  # the mover touches the first, the first the second
-    compositor.free()
 
 
-def test_a_mirror_is_drawn_again_when_what_it_shows_has_changed(stage_of):
+def test_a_mirror_is_drawn_again_when_what_it_shows_has_changed(composed):
     """Whatever that is: what stands in it, colours, lights and sites. What it does not show is none of it."""
-    from services.libero.simulator.rendering.compositor import Compositor
-
-    stage = stage_of(MIRROR + SITE)
-    compositor, camera, captured = Compositor(stage), camera_of(stage, "still"), []
+    (stage, compositor, camera), captured = composed(MIRROR + SITE), []
     aside = np.array([-0.6, 0.8, 0.3, 1, 0, 0, 0, 1.2])  # beside what the mirror shows
     above = np.array([0.3, -0.2, 0.5, 1, 0, 0, 0, 1.2])
     model = stage.model
@@ -188,17 +189,15 @@ def test_a_mirror_is_drawn_again_when_what_it_shows_has_changed(stage_of):
         look(above)
         array[index][0] += 0.1
         assert look(above)
-    compositor.free()
 
 
 @pytest.mark.parametrize("name", ["plain", "mirror", "glass"])
-def test_what_rests_joins_the_layer_and_leaves_it_when_it_moves(stage_of, monkeypatch, name):
+def test_what_rests_joins_the_layer_and_leaves_it_when_it_moves(composed, monkeypatch, name):
     """The mover rests in mid air, at the block and inside it; meanwhile the drawer goes on, and its turn comes too."""
     from services.libero.simulator.rendering import compositor
 
     monkeypatch.setattr(compositor, "_MANY_TRIANGLES", 0)
-    stage = stage_of(SCENES[name])
-    made, camera, held = compositor.Compositor(stage), camera_of(stage, "still"), []
+    (stage, made, camera), held = composed(SCENES[name]), []
     places = [(0, -0.8, 0.6), (0.1, 0.5, 0.6), (0.1, 0.5, 0.3)]
     slides = np.linspace(-0.4, 1.1, 15)  # the last ones stand in the block
     for number in range(30):
@@ -213,7 +212,6 @@ def test_what_rests_joins_the_layer_and_leaves_it_when_it_moves(stage_of, monkey
     assert held[10] == set()
     assert held[19] == {"ball", "bar", "drawer"}
     assert held[20] == {"drawer"}
-    made.free()
 
 
 def test_what_moves_soon_after_it_rested_has_to_rest_longer():
@@ -246,14 +244,10 @@ def test_scenes_that_layers_cannot_hold_are_refused(stage_of, name):
 
 
 @pytest.mark.parametrize(("name", "camera"), [("plain", "moving"), ("mirror and glass", "still")])
-def test_images_that_layers_cannot_make_are_left_to_others(stage_of, name, camera):
-    from services.libero.simulator.rendering.compositor import Compositor
-
-    stage = stage_of(SCENES[name])
-    compositor = Compositor(stage)
-    stage.pose(camera_of(stage, camera), next(poses(1)))
-    assert compositor.render(camera_of(stage, camera)) is None
-    compositor.free()
+def test_images_that_layers_cannot_make_are_left_to_others(composed, name, camera):
+    stage, compositor, number = composed(SCENES[name], camera)
+    stage.pose(number, next(poses(1)))
+    assert compositor.render(number) is None
 
 
 def test_a_driver_that_cannot_draw_layers_still_draws(context, monkeypatch, caplog):

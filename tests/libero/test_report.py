@@ -302,17 +302,6 @@ def test_episodes_that_began_differently_are_not_paired(tmp_path):
         compare.compare(a, b)
 
 
-def test_damaged_run_is_listed_with_the_others(tmp_path):
-    make_run(tmp_path, "good", trials=1)
-    (tmp_path / "bad").mkdir()
-    (tmp_path / "bad" / "run.sqlite").write_bytes(b"nothing like a database" * 100)
-    console = Console(file=io.StringIO(), width=160)
-    runs.list_runs(tmp_path, console)
-    text = console.file.getvalue()
-    assert "good" in text and "complete" in text and "damaged" in text
-    assert "bad: run store" in text
-
-
 # --- progress --------------------------------------------------------------------------------------------------
 
 

@@ -106,12 +106,6 @@ def test_the_step_limit_holds_for_every_chunk_length(chunk):
     assert (record.success, record.steps) == (False, 20)
 
 
-def test_execute_queries_before_a_chunk_is_used_up():
-    steps = []
-    record = play(DiaryEnv(), lambda o: steps.append(o.step) or constant(8)(o), execute=3, max_steps=9)
-    assert steps == [0, 3, 6] and record.steps == 9
-
-
 def test_timings_are_split_and_do_not_exceed_the_total():
     record = play(DiaryEnv(), lambda o: ActionChunk(constant(1)(o).actions, {"infer": 0.001}), cameras=("agentview",))
     ms = record.timings.ms

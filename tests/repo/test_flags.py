@@ -96,7 +96,7 @@ TASKS_OF = {
     "services/libero/datasets": ("dataset",),
     "shared/datasets": ("dataset", "data"),
     "services/libero": ("eval", "assets", "up"),
-    "services/openvla": ("up", "checkpoint", "verify"),
+    "services/openvla": ("up", "checkpoint", "verify", "finetune", "dataset"),
     "services/gr00t/data": ("data", "dataset"),
     "services/gr00t": ("up", "checkpoint", "data", "dataset", "finetune"),
     "services/gr00t/export": ("export",),
@@ -106,7 +106,7 @@ TASKS_OF = {
     "services/ws_mdl": ("train", "translate", "up"),
     "lessons": ("check", "checkpoint", "shell"),
     "services/ui": ("up", "eval", "checkpoint"),
-    "shared/modelkit": ("up", "checkpoint", "data", "verify", "train"),
+    "shared/modelkit": ("up", "checkpoint", "data", "verify", "train", "finetune"),
     "shared/common": ("up", "eval"),
     "shared/contract": ("up", "eval"),
 }  # fmt: skip

@@ -94,7 +94,7 @@ def test_steps_of_the_controller_add_up_to_millimetres_and_degrees():
     found = of(STEPS, *OSC_POSE, GRIPPER_CLOSES)
     assert np.allclose(found.path, [[0, 0, 0], [50, 0, 0], [100, -25, 0], [100, -25, 10]], atol=1e-4)
     assert np.allclose(found.turn[-1], [0, 0, np.degrees(0.5)])
-    assert actions.describe(found) == (
+    assert found.sentence == (
         "In 3 actions: moves x +100.0 mm, y -25.0 mm, z +10.0 mm; turns about x +0.0°, y +0.0°, z +28.6°; "
         "gripper open, closes at action 2."
     )
@@ -114,12 +114,12 @@ def test_targets_begin_at_the_first_of_them():
 def test_what_is_not_known_is_not_drawn(parts, panels):
     width = sum(part.size for part in parts)
     for rows in (np.zeros((1, width)), np.full((4, width), 0.5)):
-        shown = actions.draw(of(rows, *parts))
-        assert (len(shown.panels) if shown else 0) == panels and not re.search(r"\b(nan|inf)\b", str(shown))
+        shown = of(rows, *parts).panels
+        assert len(shown) == panels and not re.search(r"\b(nan|inf)\b", str(shown))
 
 
 def test_forward_is_up_and_left_is_left_as_seen_from_above():
-    shown = actions.draw(of(np.eye(7)[:2], *OSC_POSE, GRIPPER_CLOSES)).panels[0][0]
+    shown = of(np.eye(7)[:2], *OSC_POSE, GRIPPER_CLOSES).panels[0][0]
     line = shown.split('<polyline points="')[1].split('"')[0]
     (_, up), (_, forward), (left, _) = ([float(n) for n in point.split(",")] for point in line.split(" "))
     assert forward < up and left < actions.SIDE / 2

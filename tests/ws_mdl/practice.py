@@ -57,18 +57,21 @@ def torch_encoder(stack: Encoder) -> nn.TransformerEncoder:
     return theirs.eval()
 
 
-@torch.no_grad()
 def copy_block(ours, attention, norm1, norm2, linear1, linear2) -> None:
     """Copy a block of ours into the parts of one of torch's."""
-    own = ours.self_attention_block
-    attention.in_proj_weight.copy_(torch.cat([own.w_q.weight, own.w_k.weight, own.w_v.weight]))
-    attention.in_proj_bias.zero_()
-    attention.out_proj.weight.copy_(own.w_o.weight)
-    attention.out_proj.bias.zero_()
+    copy_attention(ours.self_attention_block, attention)
     for norm, way_around in zip((norm1, norm2), ours.residual_connections, strict=True):
         copy_norm(way_around.norm, norm)
     linear1.load_state_dict(ours.feed_forward_block.linear_1.state_dict())
     linear2.load_state_dict(ours.feed_forward_block.linear_2.state_dict())
+
+
+@torch.no_grad()
+def copy_attention(ours, theirs) -> None:
+    theirs.in_proj_weight.copy_(torch.cat([ours.w_q.weight, ours.w_k.weight, ours.w_v.weight]))
+    theirs.out_proj.weight.copy_(ours.w_o.weight)
+    for bias in (theirs.in_proj_bias, theirs.out_proj.bias):
+        bias.zero_()
 
 
 @torch.no_grad()

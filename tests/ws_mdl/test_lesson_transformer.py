@@ -1,7 +1,6 @@
 """The plain Transformer: the fast one's numbers from the fast one's weights, and every shape as its line says."""
 
 import random
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,6 @@ from services.ws_mdl.transformer.config import get_config
 from services.ws_mdl.transformer.dataset import Example, Special
 from services.ws_mdl.transformer.model import TranslationLoss, build_transformer, sinusoids
 from services.ws_mdl.transformer.train import learning_rate
-from tests import forked
 from tests.lesson_shapes import Shapes
 
 SPECIAL = Special(lesson.PAD, lesson.SOS, lesson.EOS)
@@ -123,24 +121,3 @@ def test_every_shape_at_the_end_of_a_line_exists():
     shapes.run(lesson_is_run)
     assert not shapes.wrong
     assert shapes.seen == set(shapes.lines) and len(shapes.lines) > 25
-
-
-def test_a_wrong_shape_is_noticed(tmp_path):
-    """The test above would find a comment that is not true."""
-    path = tmp_path / "small.py"
-    path.write_text("def small(x):\n    y = x[:, 0]  # (batch, seq)\n    return y @ y  # ()\n")
-    program = RUN_SMALL.format(path=str(path))
-    found = subprocess.run(forked.python("-c", program), capture_output=True, text=True, timeout=120)
-    assert found.stdout.strip() == "['line 2 says (batch, seq), there is (4,)']", found.stderr
-
-
-RUN_SMALL = """
-import importlib.util, torch
-from tests.lesson_shapes import Shapes
-spec = importlib.util.spec_from_file_location("small", {path!r})
-small = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(small)
-shapes = Shapes(small, {{}})
-shapes.run(lambda: small.small(torch.ones(4, 4)))
-print(shapes.wrong)
-"""

@@ -6,7 +6,6 @@ import pytest
 import torch
 from torch.distributions import Normal, kl_divergence
 
-from services.ws_mdl import epochs
 from services.ws_mdl.diffusion.data import LabelledImages, load
 from services.ws_mdl.diffusion.schedule import SCHEDULES, linear_schedule, perturb_input
 from services.ws_mdl.practice import diffusion_bound, vae
@@ -20,13 +19,10 @@ from services.ws_mdl.practice.vae import (
     negative_log_normal,
     objective,
 )
+from tests.ws_mdl.practice import trained_to_end
 from vla_modelkit.training.machine import TrainingMachine
 
 CPU = TrainingMachine(torch.device("cpu"))
-
-
-class Never:
-    requested = False
 
 
 @pytest.fixture(scope="module")
@@ -46,8 +42,7 @@ def run_of(data, **changes):
 
 def trained(data, **changes):
     run = run_of(data, **changes)
-    while run.epoch < run.config.epochs:
-        epochs.train_epoch(run, Never())
+    trained_to_end(run)
     return run
 
 

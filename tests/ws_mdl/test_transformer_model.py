@@ -8,6 +8,7 @@ from torch import nn
 
 from services.ws_mdl.transformer import model as lab
 from services.ws_mdl.transformer.dataset import causal_mask, padding_mask
+from tests.ws_mdl.practice import copy_attention, copy_norm
 
 D_MODEL, H, D_FF, N = 32, 4, 64, 2
 NORMS = pytest.mark.parametrize("norm", lab.NORMS)
@@ -40,17 +41,6 @@ def randomize(module: nn.Module) -> nn.Module:
 # --- equal to torch.nn --------------------------------------------------------------------------------------
 
 
-def copy_attention(ours: lab.MultiHeadAttentionBlock, theirs: nn.MultiheadAttention) -> None:
-    theirs.in_proj_weight.data = torch.cat([ours.w_q.weight, ours.w_k.weight, ours.w_v.weight]).detach()
-    theirs.out_proj.weight.data = ours.w_o.weight.data
-    for bias in (theirs.in_proj_bias, theirs.out_proj.bias):
-        bias.data.zero_()
-
-
-def copy_norm(ours: lab.LayerNormalization, theirs: nn.LayerNorm) -> None:
-    theirs.weight.data, theirs.bias.data = ours.alpha.data, ours.bias.data
-
-
 def copy_block(ours: nn.Module, theirs: nn.Module) -> None:
     """Copy an encoder or a decoder block into its torch.nn counterpart."""
     copy_attention(ours.self_attention_block, theirs.self_attn)
@@ -79,27 +69,13 @@ def test_multi_head_attention_is_torchs():
     torch.testing.assert_close(ours.attention_scores, weights, **TOLERANCE)
 
 
-@NORMS
-@pytest.mark.parametrize("activation", lab.ACTIVATIONS)
-def test_an_encoder_block_is_torchs(norm, activation):
-    attention, feed_forward = (
-        lab.MultiHeadAttentionBlock(D_MODEL, H, 0.0),
-        lab.FeedForwardBlock(D_MODEL, D_FF, 0.0, activation),
-    )
-    ours = randomize(lab.EncoderBlock(D_MODEL, attention, feed_forward, 0.0, norm))
-    theirs = nn.TransformerEncoderLayer(
-        D_MODEL, H, **torch_settings(norm, activation)
-    ).train()  # eval takes another path
-    copy_block(ours, theirs)
-    x, mask = torch.randn(3, 6, D_MODEL), padding_mask(torch.tensor([[5] * 6, [5] * 4 + [1] * 2, [5] * 1 + [1] * 5]), 1)
-    torch.testing.assert_close(ours(x, mask), theirs(x, src_key_padding_mask=~mask[:, 0, 0]), **TOLERANCE)
-
-
 @pytest.mark.filterwarnings("ignore:enable_nested_tensor")  # nn.Transformer's, about what nobody asked for
 @NORMS
-def test_the_whole_is_torchs_transformer(norm):
-    ours = randomize(lab.build_transformer(30, 30, 20, 20, D_MODEL, N, H, 0.0, D_FF, norm=norm))
-    theirs = nn.Transformer(D_MODEL, H, N, N, **torch_settings(norm)).train()
+@pytest.mark.parametrize("activation", lab.ACTIVATIONS)
+def test_the_whole_is_torchs_transformer(norm, activation):
+    sizes = (30, 30, 20, 20, D_MODEL, N, H, 0.0, D_FF)
+    ours = randomize(lab.build_transformer(*sizes, norm=norm, activation=activation))
+    theirs = nn.Transformer(D_MODEL, H, N, N, **torch_settings(norm, activation)).train()
     for side in ("encoder", "decoder"):
         for mine, its in zip(getattr(ours, side).layers, getattr(theirs, side).layers, strict=True):
             copy_block(mine, its)

@@ -41,9 +41,6 @@ def page_of(instance: Instance) -> str:
     return compose.page_url(instance.service) or instance.url
 
 
-# --- reports ------------------------------------------------------------------------------------------------
-
-
 def serve_reports(run: str | None, runtime: str) -> None:
     """Start the web pages unless they are up, and print the address of the report, or of the list of all."""
     route, runs = "runs", paths.volume() / "runs"

@@ -66,9 +66,6 @@ class Member:
         }
 
 
-# --- this machine -------------------------------------------------------------------------------------------
-
-
 def _state_path(make: bool = True) -> Path:
     return state.directory(NAME, make=make) / f"{NAME}.json"  # separate from the services' state
 
@@ -98,9 +95,6 @@ def require_token(make: bool) -> None:
         raise LabError(f"the cluster's token was not found; copy {TOKEN} from the head to {TOKEN} on this machine")
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     state.write(path, secrets.token_hex(32))
-
-
-# --- start and join -----------------------------------------------------------------------------------------
 
 
 def start(host: str | None, port: int, offer: list[str], dashboard: int | None = None) -> None:
@@ -164,16 +158,16 @@ def _launch(arguments: list[str], membership: Member) -> None:
     command = [str(link / "bin" / python.name), "-m", "ray.scripts.scripts", "start", "--block", *arguments]
     command += [f"--temp-dir={_directory()}", f"--object-store-memory={STORE_BYTES}", "--include-log-monitor=false"]
     command += ["--disable-usage-stats", "--log-style=record", "--log-color=false"]
-    launch_options = {"variables": {HEAD: membership.head, HOST: membership.node}, "stop_grace_s": STOP_S}
+    options: dict[str, Any] = {"variables": {HEAD: membership.head, HOST: membership.node}, "stop_grace_s": STOP_S}
     with status("starting Ray"):
-        running = local.launch(NAME, command, membership.variables, state_path=_state_path(), **launch_options)
+        running = local.launch(NAME, command, membership.variables, state_path=_state_path(), **options)
         end = time.monotonic() + START_S
         try:
             while STARTED not in running.log_tail(200):
                 now = instance()
                 if now is None or now.restarts or now.last_exit is not None or time.monotonic() > end:
                     reason = explain_output(running.log_tail(200))
-                    raise LabError(f"Ray did not start: {reason}\nlog: {running.log_path}")
+                    raise LabError(f"Ray did not start: {reason}\nlog: {logs.log_path(NAME)}")
                 time.sleep(0.2)
         except BaseException:
             stop()
@@ -210,9 +204,6 @@ def stop() -> bool:
     return running is not None
 
 
-# --- addresses ----------------------------------------------------------------------------------------------
-
-
 def read_head(text: str) -> str:
     """Return "address:port" of HEAD[:PORT]. Raise LabError for an invalid one."""
     host, _, port = text.rpartition(":") if ":" in text else (text, "", str(PORT))
@@ -244,9 +235,6 @@ def local_address_for(head: str) -> str:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect((head.rpartition(":")[0], 9))  # sends nothing
         return str(probe.getsockname()[0])
-
-
-# --- queries ------------------------------------------------------------------------------------------------
 
 
 def find_membership(address: str | None) -> Member:

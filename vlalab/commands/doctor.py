@@ -52,8 +52,6 @@ def _show(lines: Sequence[str]) -> None:
         console.print(text)
 
 
-# --- before a task ------------------------------------------------------------------------------------------
-
 FlagValues = Mapping[str, object]  # parameter name → value
 # Task → the services that it uses; checks run for their environments only.
 USES: dict[str, Callable[[FlagValues], Sequence[str]]] = {

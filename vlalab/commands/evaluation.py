@@ -9,24 +9,23 @@ from __future__ import annotations
 import os
 import shlex
 import signal
-import socket
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from urllib.parse import urlsplit
 
-from vlalab.commands import preflight
+from vlalab.commands import lifecycle
 from vlalab.commands.ray_placement import RayPlacement
 from vlalab.description import checkpoints, compose, gpus, manifests, ports, service_settings
 from vlalab.engine import volumes
-from vlalab.host import paths, shared_code
+from vlalab.host import paths
 from vlalab.host.console import LabError, log_info, status, unknown
 from vlalab.runtimes import containers, interface
 from vlalab.runtimes.interface import READY_TIMEOUT_S, Instance, Runtime
 
-CONNECT_S = 2.0  # a slower address is reported as silent; the evaluator still waits for it
+CONNECT_S = 2.0
 WATCH_S = {"local": 0.5, "docker": 5.0}  # a query of the engine takes 40 ms of CPU time
 RUNS = "vla_evaluation.runs"  # works on existing runs; in every benchmark's environment
 BRIDGE = "bridge"  # the service for policy servers of other projects
@@ -123,9 +122,6 @@ class PolicyChoice:
     service: str | None
     reason: str
     instance: Instance | None = None
-
-
-# --- policy selection----------------------------------------------------------------------------------------
 
 
 def policies() -> list[str]:
@@ -262,9 +258,6 @@ def _is_at(instance: Instance, url: str) -> bool:
     return _is_local(url) and _is_local(instance.url) and urlsplit(url).port == urlsplit(instance.url).port
 
 
-# --- the evaluation -----------------------------------------------------------------------------------------
-
-
 def run(request: EvaluationRequest, typed: str = "") -> int:
     """Run an evaluation; return the evaluator's exit code.
 
@@ -301,29 +294,36 @@ def run(request: EvaluationRequest, typed: str = "") -> int:
         url = address(choice.instance) if choice.instance else choice.url or "http://POLICY:PORT"
         arguments = [*command, url, *flags]
         return runtime.run(request.job, arguments, request.variables(), listens=request.listens, dry_run=True)
-    _report_silent(request)
     if choice.service and not (request.placement and request.replicas):
-        preflight.require_startable([choice.service], {choice.service: _settings(choice.service, request)})
+        lifecycle.require_startable([choice.service], {choice.service: _settings(choice.service, request)})
     volumes.require_writable()
     runtime.prepare([services[name].environment_name for name in (request.job, choice.service) if name])
-    with _ready_policy(choice, runtime, request, address) as (url, outcome, private):
-        code, variables = INTERRUPTED, {"VLALAB_COMMAND": typed, **request.variables()}
+    code, private = 1, list[Instance]()  # policies that end with this evaluation
+
+    def close() -> None:
+        for instance in private:
+            runtime.close(instance, keep_log=code not in (0, INTERRUPTED))
+
+    with ExitStack() as stack:
+        stack.callback(close)
+        url = address(choice.instance) if choice.instance else choice.url
+        if choice.service and request.placement and request.replicas:
+            url = stack.enter_context(request.placement.policies(choice.service, request.suite))
+        elif choice.service:
+            _start_private(choice.service, runtime, request, private)
+            url = ",".join(map(address, private))
         alongside = request.placement.run_alongside() if request.placement else nullcontext()
+        variables = {"VLALAB_COMMAND": typed, **request.variables()}
         with interrupted_when_ended(private) as ended, alongside:
-            code = runtime.run(request.job, [*command, url, *flags], variables, listens=request.listens)
+            code = runtime.run(request.job, [*command, str(url), *flags], variables, listens=request.listens)
         code = 1 if ended.is_set() else code
-        outcome.append(code)
-        cause = describe_signal(code)
-        if ended.is_set():
-            names = " and ".join(policy.name for policy in private)
-            log_info(f"the policy {names} exited and is not restarted; this run was stopped. To resume:")
-        elif cause:
-            log_info(f"the evaluator was killed by {cause}; finished episodes are saved. To resume:")
-        if ended.is_set() or cause:
+        names = " and ".join(policy.name for policy in private)
+        problem = f"the policy {names} exited and is not restarted; this run was stopped" if ended.is_set() else ""
+        if cause := describe_signal(code):
+            problem = f"the evaluator was killed by {cause}; finished episodes are saved"
+        if problem:
             is_complete = request.program or request.module or request.repeats
-            log_info(f"  {typed if is_complete else resume_line(typed)}")
-    if request.placement and request.placement.stop_reason:  # progress lines may have overwritten it
-        raise LabError(f"the cluster stopped this evaluation: {request.placement.stop_reason}")
+            log_info(f"{problem}. To resume:\n  {typed if is_complete else resume_line(typed)}")
     return code
 
 
@@ -340,22 +340,6 @@ def _runtime(
     names = [services[name].environment_name for name in (request.job, *to_start) if name in services]
     is_local = any(map(_is_local, request.addresses))
     return interface.choose(request.runtime, names, up[0].runtime if up else "local" if is_local else None)
-
-
-def _report_silent(request: EvaluationRequest) -> None:
-    """Report the addresses that do not answer yet, and how long the evaluator waits."""
-    default = shared_code.options("vla_evaluation.config:RunConfig")["policy_timeout_s"].default
-    timeout_s = float(request.flag("--policy-timeout-s") or default)
-    for url in request.addresses:
-        parts = urlsplit(url)
-        port = parts.port or (443 if parts.scheme in ("https", "wss") else 80)
-        try:
-            socket.create_connection((parts.hostname or "", port), timeout=CONNECT_S).close()
-        except OSError:
-            log_info(f"no answer from {url}; waiting up to {timeout_s:g} s (--policy-timeout-s)")
-
-
-# --- private policies ---------------------------------------------------------------------------------------
 
 
 def _settings(service: str, request: EvaluationRequest) -> dict[str, str]:
@@ -381,36 +365,16 @@ def _settings_of_all(service: str, request: EvaluationRequest) -> list[dict[str,
     return [{**same, gpus.variable(service): devices[k % len(devices)]} for k in range(request.replicas)]
 
 
-@contextmanager
-def _ready_policy(
-    choice: PolicyChoice, runtime: Runtime, request: EvaluationRequest, address: Callable[[Instance], str]
-) -> Iterator[tuple[str, list[int], list[Instance]]]:
-    """Yield the policy's URL (several: separated by commas), a list for the exit code, and the private policies.
-
-    Private policies are stopped afterwards; their logs are kept if the evaluation failed.
-    """
-    outcome: list[int] = []
-    if choice.service is None:
-        yield address(choice.instance) if choice.instance else choice.url or "", outcome, []
-        return
-    if request.placement and request.replicas:
-        with request.placement.policies(choice.service, request.suite) as urls:
-            yield urls, outcome, []
-        return
-    started: list[Instance] = []
-    settings = _settings_of_all(choice.service, request)
+def _start_private(service: str, runtime: Runtime, request: EvaluationRequest, started: list[Instance]) -> None:
+    """Start the evaluation's own policies, adding each to `started`, and wait until all are ready."""
+    settings = _settings_of_all(service, request)
     several = len(settings) > 1
-    try:
-        with status(f"starting {choice.service}{f' × {len(settings)}' if several else ''}") as line:
-            for number, variables in enumerate(settings, 1):
-                name = f"{choice.service}-{os.getpid()}{f'-{number}' if several else ''}"
-                started.append(runtime.start(choice.service, variables, instance_name=name, attached=True))
-            for instance in started:
-                interface.wait_ready(runtime, instance.name, READY_TIMEOUT_S, line.update)
-        yield ",".join(map(address, started)), outcome, started
-    finally:
+    with status(f"starting {service}{f' × {len(settings)}' if several else ''}") as line:
+        for number, variables in enumerate(settings, 1):
+            name = f"{service}-{os.getpid()}{f'-{number}' if several else ''}"
+            started.append(runtime.start(service, variables, instance_name=name, attached=True))
         for instance in started:
-            runtime.close(instance, keep_log=outcome not in ([0], [INTERRUPTED]))
+            interface.wait_ready(runtime, instance.name, READY_TIMEOUT_S, line.update)
 
 
 @contextmanager

@@ -13,8 +13,8 @@ from typing import Any
 
 import yaml
 
-from vlalab.commands import fleet, machines
-from vlalab.commands.machines import RemoteMachine
+from vlalab.commands import fleet
+from vlalab.commands.fleet import RemoteMachine
 from vlalab.host.console import LabError, check_choices, log_info
 from vlalab.host.paths import ADMIN, ROOT
 
@@ -56,7 +56,7 @@ def run(setup: Setup) -> int:
     """
     values, is_local = setup.values, not setup.hosts and not setup.inventory
     if setup.hosts and setup.inventory:
-        raise LabError(machines.SELECTION_CONFLICT)
+        raise LabError(fleet.SELECTION_CONFLICT)
     if is_local and os.geteuid() != 0:
         raise LabError(f"setting up this machine requires root; run: sudo {ROOT}/lab {' '.join(sys.argv[1:])}")
     if "rootless" in values["extras"] and not values["users"]:
@@ -71,23 +71,23 @@ def run(setup: Setup) -> int:
             raise LabError("this clone has no remote origin; give the repository to clone with --from ADDRESS")
         values = {**values, "lab_source": origin.stdout.strip()}
     inventory = Path(setup.inventory) if setup.inventory else LOCAL
-    with machines.inventory_file(setup.hosts) if setup.hosts else nullcontext(inventory) as inventory:
+    with fleet.inventory_file(setup.hosts) if setup.hosts else nullcontext(inventory) as inventory:
         line = [*command(setup, str(inventory)), "-e", json.dumps(values)]
         # Inherits the terminal, since Ansible may ask for a password or about a host key.
-        code = subprocess.run(line, env=machines.variables()).returncode
+        code = subprocess.run(line, env=fleet.variables()).returncode
     if code or setup.check:
         return code
     log_info("running the doctor")
     if is_local:
         return subprocess.run([ROOT / "lab", "doctor"], stdin=subprocess.DEVNULL).returncode
     root = str(values["lab_root"]) if "lab_root" in values else None
-    selected = machines.select(setup.hosts, setup.inventory, root)
+    selected = fleet.select(setup.hosts, setup.inventory, root)
     return fleet.run("doctor", selected, fleet.PARALLEL, DOCTOR_S, as_json=False)
 
 
 def command(setup: Setup, inventory: str) -> list[str]:
     """Return the Ansible command, without variables."""
-    line = [*machines.ansible("playbook"), "-i", inventory, str(ADMIN / "setup.yaml")]
+    line = [*fleet.ansible("playbook"), "-i", inventory, str(ADMIN / "setup.yaml")]
     line += ["--connection", "local"] if inventory == LOCAL else []
     line += ["--check", "--diff"] if setup.check else []
     line += ["--ask-become-pass"] if setup.ask_password else []

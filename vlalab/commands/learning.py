@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -196,7 +196,7 @@ class Learning:
         flags = {"trials": plan.trials, "tasks": plan.tasks, names_run: plan.run_id}
         return self._evaluator(MODEL, flags, policy_variables={service_settings.variable(MODEL, "NAME"): plan.name})
 
-    def _evaluator(self, policy: str, flags: dict[str, object], **more: Any) -> int:
+    def _evaluator(self, policy: str, flags: Mapping[str, object], **more: Any) -> int:
         arguments = tuple(programs.flags_of({**flags, "workers": self.workers}))
         suite = self.progress.plan.suite
         request = EvaluationRequest(suite, policy, self.runtime, arguments, self.dry_run, self.gpu, **more)

@@ -8,15 +8,17 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
 
-from vlalab.commands.start_plan import StartPlan, start_services
-from vlalab.description import checkpoints, compose, service_settings
+from vlalab.description import checkpoints, compose, manifests, runs, service_settings
 from vlalab.engine import docker, volumes
-from vlalab.host import paths
+from vlalab.environments.venvs import file_lock
+from vlalab.host import paths, state
 from vlalab.host.console import LabError, check_choices, log_info, status, unknown
 from vlalab.runtimes import containers, control, interface, local
 from vlalab.runtimes import logs as service_logs
-from vlalab.runtimes.interface import READY_TIMEOUT_S, Instance
+from vlalab.runtimes.interface import READY_TIMEOUT_S, Instance, Runtime, start_failure
 
 LOOK_S = 0.5  # between checks of a policy in the foreground
 Overrides = Mapping[str, service_settings.Settings]  # service → its settings from the flags of `up`
@@ -40,7 +42,50 @@ def check_names(names: Sequence[str], also: Sequence[str] = ()) -> None:
     check_choices("service", names, services)
 
 
-# --- up -----------------------------------------------------------------------------------------------------
+def require_startable(names: Sequence[str], overrides: Mapping[str, service_settings.Settings]) -> None:
+    """Raise LabError for an invalid $VLALAB_PUBLIC_URL, or for the first service that misses something."""
+    compose.page_url("")
+    for name in names:
+        settings = {**compose.environment_variables(), **service_settings.stored(name), **overrides.get(name, {})}
+        missing = [text for text in (_checkpoint(name, settings), _run(name, settings)) if text]
+        for variable, example in manifests.services()[name].needs.items():
+            if not settings.get(variable):
+                missing.append(f"an address: set {variable}, for example {variable}={example} ./lab up {name}")
+        if missing:
+            raise LabError(f"{name} cannot start: missing " + "; and ".join(missing))
+
+
+def _checkpoint(service: str, settings: Mapping[str, str | None]) -> str:
+    """Return a message if a model's service has no checkpoint, else ""."""
+    if service not in manifests.models():
+        return ""
+    variable = service_settings.variable(service, "CHECKPOINT")
+    available = service_settings.checkpoints_on_volume()
+    if name := settings.get(variable):
+        if name in available or Path(name).expanduser().is_dir():
+            return ""
+        return f"checkpoint '{name}', set in {variable}; on the volume: {', '.join(available) or 'none'}"
+    if len(checkpoints.available(service)) == 1:
+        return ""  # used by default
+    if available:
+        return f"a checkpoint (select one with --checkpoint: {', '.join(available)})"
+    flag = manifests.models()[service].download_flag
+    return f"a checkpoint (get one: ./lab checkpoint {service} {flag}, or --tiny for tests)"
+
+
+def _run(service: str, settings: Mapping[str, str | None]) -> str:
+    """Return a message if a service replays a run and has none, else ""."""
+    variable = manifests.services()[service].recording
+    name = settings.get(variable) or ""
+    if not variable or name.startswith("/"):  # a path of this machine, or of a container
+        return ""
+    if not name:
+        return f"a run: set {variable} to latest or a name from ./lab runs"
+    try:
+        runs.run(variable, name)
+    except LabError as error:
+        return f"its run: {error}"
+    return ""
 
 
 def up(
@@ -91,13 +136,82 @@ def up(
         log_info(f"{name} is a job: its environment is ready; run it with ./lab eval SUITE")
     other_settings = service_settings.of_all([name for name in running if name not in settings])
     current = {name: _current_settings(running[name], settings[name], restart) for name in order if name in running}
-    plan = StartPlan(
-        order, names, settings, {**other_settings, **_flat(settings)}, {**current, **(previous_settings or {})}
-    )
-    ready = start_services(plan, selected)
+    previous = {**current, **(previous_settings or {})}
+    variables = {name: {**other_settings, **_flat(settings), **previous.get(name, {})} for name in order}
+    ready: list[Instance] = []
+    for batch in batches(order):
+        ready += _start_batch(batch, selected, names, settings, variables)
     for page in (instance for instance in ready if instance.service == compose.PAGE):
         control.start(page)
     return ready
+
+
+def batches(order: Sequence[str]) -> list[list[str]]:
+    """Return the services in batches; each depends only on services of earlier batches."""
+    depth: dict[str, int] = {}
+    for name in order:
+        needed = [depth[other] for other in compose.read()[name].depends_on if other in depth]
+        depth[name] = max(needed, default=-1) + 1
+    return [[name for name in order if depth[name] == number] for number in sorted(set(depth.values()))]
+
+
+def _start_batch(
+    names: Sequence[str],
+    runtime: Runtime,
+    requested: Sequence[str],
+    settings: Mapping[str, Mapping[str, str]],
+    variables: Mapping[str, Mapping[str, str]],
+) -> list[Instance]:
+    """Start services in parallel, since each may read gigabytes of weights; return them when all are ready.
+
+    requested: services that the user named; others are dependencies. settings: of each service, to store. variables: to
+    start each with, besides its settings. Raise LabError for the first that did not get ready; it is stopped, and the
+    others keep running.
+    """
+    running: dict[str, Instance] = {}
+    pending: dict[str, Instance] = {}  # started by this call, and not ready yet
+    errors: list[LabError] = []
+
+    def stop(instance: Instance) -> None:
+        (runtime.instance(instance.name) or instance).stop()
+        service_settings.forget(instance.name)
+
+    with ExitStack() as locks:
+        for name in sorted(names):  # the same order in every process, against deadlocks
+            locks.enter_context(file_lock(state.directory() / f".{name}.lock", f"another command is starting '{name}'"))
+        try:
+            for name in names:
+                before = runtime.instance(name)
+                if before and name not in requested and before.is_healthy():
+                    running[name] = before
+                    continue
+                # Keeps a running one whose settings match.
+                started = runtime.start(name, {**variables[name], **settings[name], **control.variables(name)})
+                service_settings.save(name, settings[name])
+                is_same = before and before.started_at == started.started_at and started.is_healthy()
+                (running if is_same else pending)[name] = started
+            for name in names:
+                if name in running:
+                    log_info(f"{name} is running at {running[name].url}")
+                    continue
+                try:
+                    if runtime.instance(name) is None:  # exited in the meantime
+                        raise LabError(start_failure(name, "exited at once", pending[name]))
+                    with status(f"starting {name}") as line:
+                        running[name] = interface.wait_ready(runtime, name, READY_TIMEOUT_S, line.update)
+                    del pending[name]
+                except LabError as failure:
+                    errors.append(failure)
+                    stop(pending.pop(name))
+        except BaseException:
+            for instance in pending.values():
+                stop(instance)
+            raise
+    for error in errors[1:]:
+        log_info(error.text)
+    if errors:
+        raise errors[0]
+    return [running[name] for name in names]
 
 
 def _current_settings(instance: Instance, settings: Mapping[str, str], restart: bool) -> dict[str, str]:
@@ -174,9 +288,6 @@ def run_in_foreground(names: Sequence[str], runtime: str, overrides: Overrides, 
             local.close(policy, keep_log=not is_ready)
 
 
-# --- down, restart ------------------------------------------------------------------------------------------
-
-
 def down(names: Sequence[str], dry_run: bool = False) -> list[str]:
     """Stop services, by default all that `up` started; return their names."""
     instances = _running_instances(names)
@@ -232,9 +343,6 @@ def restart(names: Sequence[str], dry_run: bool = False) -> list[Instance]:
     for name, variables in other.items():
         _report_other(name, variables)
     return [instance for instance in started if instance.service in other]
-
-
-# --- logs, shell --------------------------------------------------------------------------------------------
 
 
 def logs(name: str, lines: int, follow: bool) -> None:

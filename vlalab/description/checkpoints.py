@@ -32,7 +32,7 @@ def complete(
     """Return the settings of the services to start, in their order, with a checkpoint for each model.
 
     The default, which is printed, is the only checkpoint on the volume. With none or several, a service that is only a
-    dependency is omitted, with a message how to add it; `preflight` rejects one that the user named. Running services
+    dependency is omitted, with a message how to add it; `up` rejects one that the user named. Running services
     need nothing.
     """
     completed: Settings = {}

@@ -263,19 +263,13 @@ def _service(name: str, body: Mapping[str, Any], variables: Mapping[str, str]) -
     # A variable without a value is taken from the caller.
     environment = {key: variables.get(key) if value is None else value for key, value in environment.items()}
     return ComposeService(
-        name=name,
-        environment_name=body["x-local"],
+        name=name, environment_name=body["x-local"], ports=tuple(ports), health=health, mounts=tuple(mounts),
         command=tuple(shlex.split(command) if isinstance(command, str) else map(str, command)),
         environment={key: str(value) for key, value in environment.items() if value is not None},
-        ports=tuple(ports),
-        health=health,
-        mounts=tuple(mounts),
-        restart=str(body.get("restart", "no")),
-        stop_grace_s=seconds(body.get("stop_grace_period", "10s")),
-        role=str((body.get("labels") or {}).get(ROLE, "service")),
-        profiles=tuple(body.get("profiles") or ()),
+        restart=str(body.get("restart", "no")), stop_grace_s=seconds(body.get("stop_grace_period", "10s")),
+        role=str((body.get("labels") or {}).get(ROLE, "service")), profiles=tuple(body.get("profiles") or ()),
         depends_on=tuple(body.get("depends_on") or ()),
-    )
+    )  # fmt: skip
 
 
 def seconds(text: object) -> float:

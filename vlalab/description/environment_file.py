@@ -6,7 +6,7 @@ import difflib
 import io
 import os
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from dotenv.parser import parse_stream
@@ -17,6 +17,7 @@ from vlalab.host.paths import CLONES_VOLUME, ROOT, default_volume, image_names
 # Variables with a directory → their values that are not directories.
 DIRECTORIES = {"VLALAB_VOLUME": ("",), "VLALAB_STATE": ("",), "VLALAB_LIBERO_ASSETS": ("", "official", "kit")}
 EXAMPLE = ROOT / ".env.example"  # documents every variable
+NAMING = (EXAMPLE, ROOT / "compose.yaml")
 PREFIX = "VLALAB_"
 _NAME = "[A-Za-z_][A-Za-z0-9_]*"
 _NESTED = r"(?:[^{}]|\{(?:[^{}]|\{[^{}]*\})*\})*"  # defaults may contain variables with defaults
@@ -40,15 +41,14 @@ def load() -> None:
     for name, replacement in removed().items():
         if os.environ.get(name):
             raise LabError(f"{name} was removed: {replacement}; unset it")
-    for text in strangers(values, variable_names()) if values else ():
-        log_info(f".env: {text}")
-
-
-def variable_names() -> set[str]:
-    """Return the names of the lab's variables: those in .env.example and compose.yaml, and one per base image."""
-    texts = (path.read_text(encoding="utf-8") for path in (EXAMPLE, ROOT / "compose.yaml"))
-    named = [name for text in texts for name in re.findall(rf"\b{PREFIX}[A-Z0-9_]*[A-Z0-9]\b", text)]
-    return {*named, *(f"{PREFIX}BASE_{name.upper()}" for name in image_names())}
+    texts = (path.read_text(encoding="utf-8") for path in NAMING) if values else ()
+    valid = {name for text in texts for name in re.findall(rf"\b{PREFIX}[A-Z0-9_]*[A-Z0-9]\b", text)}
+    valid |= {f"{PREFIX}BASE_{name.upper()}" for name in image_names()}
+    for name in values:
+        if name.upper().startswith(PREFIX) and name not in valid:
+            close = difflib.get_close_matches(name.upper(), valid, 1, 0.7)
+            hint = f"did you mean {close[0]}?" if close else "see .env.example"
+            log_info(f".env: unknown variable {name} has no effect; {hint}")
 
 
 def documented() -> set[str]:
@@ -59,17 +59,6 @@ def documented() -> set[str]:
 def removed() -> dict[str, str]:
     """Return removed variable → its replacement, from the end of .env.example."""
     return dict(re.findall(r"(?m)^# (\w+): removed; (.+)$", EXAMPLE.read_text(encoding="utf-8")))
-
-
-def strangers(names: Mapping[str, str], valid: Collection[str]) -> list[str]:
-    """Return a message for each name with the lab's prefix that is not one of its variables."""
-    sentences = []
-    for name in names:
-        if name.upper().startswith(PREFIX) and name not in valid:
-            close = difflib.get_close_matches(name.upper(), valid, 1, 0.7)
-            hint = f"did you mean {close[0]}?" if close else "see .env.example"
-            sentences.append(f"unknown variable {name} has no effect; {hint}")
-    return sentences
 
 
 def interpolate(text: str, variables: Mapping[str, str]) -> str:

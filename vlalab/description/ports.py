@@ -15,21 +15,19 @@ from vlalab.host.console import LabError, check_choices, log_info
 
 def is_loopback(bind: str) -> bool:
     """Return whether an address is a loopback address."""
-    address = _ip(bind)
-    return address.is_loopback if address else bind == "localhost"
+    try:
+        return ipaddress.ip_address(bind.strip("[]")).is_loopback
+    except ValueError:
+        return bind == "localhost"
 
 
 def is_of_network(bind: str) -> bool:
     """Return whether this is an IP address that other machines and containers can reach: 192.168.1.10."""
-    address = _ip(bind)
-    return address is not None and not (address.is_loopback or address.is_unspecified)
-
-
-def _ip(bind: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
     try:
-        return ipaddress.ip_address(bind.strip("[]"))
+        address = ipaddress.ip_address(bind.strip("[]"))
     except ValueError:
-        return None
+        return False
+    return not (address.is_loopback or address.is_unspecified)
 
 
 def service_on_free_port(

@@ -81,18 +81,17 @@ def for_services(
 ) -> dict[str, Settings]:  # fmt: skip
     """Return the settings of several services for the flags of `up`. Raise LabError for a flag that applies to none."""
     models = manifests.models()
-    with_suites = [name for name, model in models.items() if model.checkpoints]
-    for flag, value, fitting in (("--suite", suite, with_suites), ("--checkpoint", checkpoint, list(models))):
-        if value and not set(names) & set(fitting):
-            raise LabError(f"{flag} applies to {', '.join(fitting)}, not to {', '.join(names)}")
-    if gpu and gpu not in ("auto", "none") and not set(names) & set(compose.gpu_services()):
-        raise LabError(f"--gpu applies to {', '.join(compose.gpu_services())}, not to {', '.join(names)}")
+    fitting = {  # flag → its value, and the services that it applies to
+        "--suite": (suite, [name for name, model in models.items() if model.checkpoints]),
+        "--checkpoint": (checkpoint, models),
+        "--gpu": (gpu not in (None, "auto", "none"), compose.gpu_services()),
+        "--variant": (variant, variants.environments()),
+    }
     for flag in model_flags:
-        fitting = [name for name in models if flag in model_options(name)]
-        if not set(names) & set(fitting):
-            raise LabError(f"--{flag.replace('_', '-')} applies to {', '.join(fitting)}, not to {', '.join(names)}")
-    if variant and not any(variants.of(name) for name in names):
-        raise LabError(f"--variant applies to {', '.join(variants.environments())}, not to {', '.join(names)}")
+        fitting[f"--{flag.replace('_', '-')}"] = (True, [name for name in models if flag in model_options(name)])
+    for flag, (value, services) in fitting.items():
+        if value and not set(names) & set(services):
+            raise LabError(f"{flag} applies to {', '.join(services)}, not to {', '.join(names)}")
     return {name: from_flags(name, suite, checkpoint, gpu, model_flags, variant) for name in names}
 
 

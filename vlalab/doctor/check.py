@@ -59,16 +59,12 @@ class Context:
 
     def selected(self) -> dict[str, manifests.EnvironmentManifest]:
         """Return the manifests of the selected environments; without a selection, of those that this machine uses."""
-        names = self.environments or tuple(map(self._variant, paths.image_names()))
+        names = self.environments
+        if not names:
+            capabilities = [tuple(gpu.get("capability") or ()) for gpu in self.machine.gpus().get("devices", ())]
+            needed = variants.is_needed(capabilities, self.machine.run("uname", "-m").out.strip())
+            names = tuple(variants.select(name, needed=needed) for name in paths.image_names())
         return {name: manifests.environment(name) for name in names}
-
-    def _variant(self, name: str) -> str:
-        if not variants.of(name):
-            return name
-        capabilities = [tuple(gpu.get("capability") or ()) for gpu in self.machine.gpus().get("devices", ())]
-        return variants.select(
-            name, needed=variants.is_needed(capabilities, self.machine.run("uname", "-m").out.strip())
-        )
 
 
 Probe = Callable[[Context], Finding]

@@ -74,17 +74,15 @@ def arguments(names: Sequence[str], options: BuildOptions) -> list[str]:
     ]  # fmt: skip
 
 
-def build_arguments(name: str, options: BuildOptions, variables: Mapping[str, str] | None = None) -> dict[str, str]:
+def build_arguments(name: str, options: BuildOptions) -> dict[str, str]:
     """Return the build arguments for an environment; the base comes from --base, $VLALAB_BASE_<ENV>, $VLALAB_BASE."""
-    environment = os.environ if variables is None else variables
+    base = f"VLALAB_BASE_{name.partition('-')[0].upper()}"
     values = {
         "LOCK_HASH": venvs.get(name, paths.ROOT).lock_hash,
         "COMMIT": commit(),
         "VERSION": shared_code.version(),
-        "BASE": options.base
-        or environment.get(f"VLALAB_BASE_{name.partition('-')[0].upper()}")
-        or environment.get("VLALAB_BASE"),
-        "BASE_DEVEL": environment.get("VLALAB_BASE_DEVEL"),
+        "BASE": options.base or os.environ.get(base) or os.environ.get("VLALAB_BASE"),
+        "BASE_DEVEL": os.environ.get("VLALAB_BASE_DEVEL"),
         "FLASH_ATTN": options.flash_attn,
         **{stage.argument: value for stage, value in _stages(options).values() if value == stage.word},
     }
@@ -126,7 +124,7 @@ def _secrets(options: BuildOptions) -> list[str]:
     return [*secrets, secret]
 
 
-def ca_bundle(choice: str | None, variables: Mapping[str, str] | None = None) -> Path | None:
+def ca_bundle(choice: str | None) -> Path | None:
     """Return the CA bundle for builds: the chosen file, else a variable's, else the system's with added authorities.
 
     None if the machine trusts only the default authorities, or for "none".
@@ -135,8 +133,7 @@ def ca_bundle(choice: str | None, variables: Mapping[str, str] | None = None) ->
         return None
     if choice and choice != "auto":
         return _existing(choice, "--ca-bundle", Path.is_file, "a file of certificates (PEM)")
-    environment = os.environ if variables is None else variables
-    named = [Path(environment[name]) for name in BUNDLE_VARIABLES if environment.get(name)]
+    named = [Path(os.environ[name]) for name in BUNDLE_VARIABLES if os.environ.get(name)]
     custom = [path for path in named if str(path) not in SYSTEM_BUNDLES and path.is_file()]
     if custom:
         return custom[0]
@@ -159,12 +156,20 @@ def _existing(value: str, flag: str, test: Callable[[Path], bool], expected: str
 def build(names: Sequence[str], options: BuildOptions, variant: str | None = None) -> list[images.Image]:
     """Build the images of these environments (none or "all": all), print a table and return them in order.
 
-    variant: the one to build instead of this machine's default.
-
-    Raises LabError if one cannot be built; the others are cancelled too.
+    variant: the one to build instead of this machine's default. Raises LabError for a flag that none of the images
+    uses, or if one cannot be built; the others are cancelled too.
     """
     selected = images.choose(names, variant)
-    _check_flags(selected, options)
+    accepted = sorted({argument for name in selected for argument in images.arguments(name)})
+    if options.flash_attn and "FLASH_ATTN" not in accepted:
+        supporting = ", ".join(name for name in images.buildable() if "FLASH_ATTN" in images.arguments(name))
+        raise LabError(f"--flash-attn does not apply to {', '.join(selected)}; images with flash-attn: {supporting}")
+    for name, (stage, _) in _stages(options).items():
+        if stage.argument not in accepted:
+            raise LabError(f"--{name} does not apply to {', '.join(selected)}")
+    for argument in (text.split("=")[0] for text in options.arguments):
+        if argument not in accepted:
+            raise LabError(unknown("build argument", argument, accepted))
     args = arguments(selected, options)
     if options.dry_run:
         print(shlex.join(docker.command(args)))
@@ -201,17 +206,3 @@ def build(names: Sequence[str], options: BuildOptions, variant: str | None = Non
         print(f"{image.reference:<24}{format_size(image.size):>10}  {'current' if image.fits() else 'another'}")
     print(f"built in {time.monotonic() - started:.0f} s")
     return [built[name] for name in selected]
-
-
-def _check_flags(selected: list[str], options: BuildOptions) -> None:
-    """Raise LabError for a flag that none of the selected images uses."""
-    accepted = sorted({argument for name in selected for argument in images.arguments(name)})
-    if options.flash_attn and "FLASH_ATTN" not in accepted:
-        supporting = ", ".join(name for name in images.buildable() if "FLASH_ATTN" in images.arguments(name))
-        raise LabError(f"--flash-attn does not apply to {', '.join(selected)}; images with flash-attn: {supporting}")
-    for name, (stage, _) in _stages(options).items():
-        if stage.argument not in accepted:
-            raise LabError(f"--{name} does not apply to {', '.join(selected)}")
-    for argument in (text.split("=")[0] for text in options.arguments):
-        if argument not in accepted:
-            raise LabError(unknown("build argument", argument, accepted))

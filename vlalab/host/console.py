@@ -9,7 +9,7 @@ import shutil
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from types import MappingProxyType
 
@@ -35,21 +35,17 @@ def unknown(kind: str, value: str, choices: Iterable[str], aliases: Mapping[str,
     aliases: alternative names from papers → the valid name.
     """
     names = list(choices)
-    match = aliases.get(value.lower()) or nearest(value, names)
+    plain = re.sub(r"[\s-]+", "_", value.strip().lower())
+    by_plain = {name.lower().replace("-", "_"): name for name in names}
+    # Equal except for case and "-", with that suffix, or similar.
+    suffixed = [name for name in by_plain if plain and name.endswith(f"_{plain}")]
+    close = [plain] if plain in by_plain else suffixed or difflib.get_close_matches(plain, by_plain, 1, 0.4)
+    match = aliases.get(value.lower()) or (by_plain[close[0]] if close else None)
     hint = f"; did you mean '{match}'?" if match else "."
     if len(names) > MAX_LISTED:
         names = [*names[:5], f"and {len(names) - 5} more"]
     problem = f"invalid {kind} '{value}'" if kind.startswith("--") else f"{kind} '{value}' not found"
     return f"{problem}{hint} Known: {', '.join(names)}"
-
-
-def nearest(value: str, names: Sequence[str]) -> str | None:
-    """Return the name closest to `value`: equal except for case and "-", with that suffix, or similar."""
-    plain = re.sub(r"[\s-]+", "_", value.strip().lower())
-    by_plain = {name.lower().replace("-", "_"): name for name in names}
-    suffixed = [name for name in by_plain if plain and name.endswith(f"_{plain}")]
-    close = [plain] if plain in by_plain else suffixed or difflib.get_close_matches(plain, by_plain, 1, 0.4)
-    return by_plain[close[0]] if close else None
 
 
 def check_choices(

@@ -56,9 +56,8 @@ def is_world_readable(path: str | Path) -> bool:
     """Return whether every user can read a file or directory, including all its parent directories."""
     real = Path(os.path.realpath(path))
     try:
-        return real.stat().st_mode & 5 >= (5 if real.is_dir() else 4) and all(
-            directory.stat().st_mode & 1 for directory in real.parents
-        )
+        is_readable = real.stat().st_mode & 5 >= (5 if real.is_dir() else 4)
+        return is_readable and all(directory.stat().st_mode & 1 for directory in real.parents)
     except OSError:
         return False
 

@@ -100,11 +100,9 @@ def die_with_parent(number: signal.Signals = signal.SIGTERM) -> Callable[[], Non
 
 
 def supervise(
-    command: list[str],
-    variables: Mapping[str, str],
-    directory: Path = ROOT,
+    command: list[str], variables: Mapping[str, str], directory: Path = ROOT,
     deliver: Callable[[int], bool] = lambda number: False,
-) -> int:
+) -> int:  # fmt: skip
     """Run a command to its end and return its exit code; signals to this process are forwarded to it.
 
     The command gets its own session, so Ctrl-C reaches it once, through this process. deliver: may send a signal

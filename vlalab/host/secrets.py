@@ -86,8 +86,14 @@ def redact(text: str, secrets: Iterable[str] = ()) -> str:
         text = text.replace(value, HIDDEN)
     for pattern, replacement in RULES:
         text = pattern.sub(replacement, text)
+
+    def hide(match: re.Match[str]) -> str:
+        """Return a match with its secret replaced: the longest group, else all but surrounding blanks and quotes."""
+        longest = max(filter(None, match.groups()), key=len, default="")
+        return match[0].replace(longest if len(longest) > 8 else match[0].strip(" \t\r\n=:\"'"), HIDDEN)
+
     for pattern in _token_formats():
-        text = pattern.sub(_hide, text)
+        text = pattern.sub(hide, text)
     # The rest of a private key whose beginning was cut off.
     for end in reversed([*re.finditer(r"-----END [A-Z0-9 ]*PRIVATE KEY( BLOCK)?-----", text)]):
         text = text[: max(0, end.start() - KEY_BYTES)] + HIDDEN + text[end.end() :]
@@ -108,9 +114,3 @@ def _token_formats() -> tuple[re.Pattern[str], ...]:
         if issubclass(detector, RegexBasedDetector) and kind not in LEFT_OUT
         for expression in detector.denylist
     )
-
-
-def _hide(match: re.Match[str]) -> str:
-    """Return a match with its secret replaced: the longest group, else all but surrounding blanks and quotes."""
-    longest = max(filter(None, match.groups()), key=len, default="")
-    return match[0].replace(longest if len(longest) > 8 else match[0].strip(" \t\r\n=:\"'"), HIDDEN)

@@ -150,25 +150,15 @@ def _container(record: dict) -> Container:
     ]
     devices = [device for entry in host.get("DeviceRequests") or () for device in entry.get("DeviceIDs") or ["all"]]
     return Container(
-        id=record["Id"],
-        container=record["Name"].lstrip("/"),
-        service=labels.get(f"{LABEL}service", ""),
-        role=labels.get(compose.ROLE, "service"),
-        attached=labels.get(f"{LABEL}oneoff") == "True",
-        owner=labels.get(OWNER, ""),
-        state=state["Status"],
-        exit_code=int(state.get("ExitCode", 0)),
-        docker_health=(state.get("Health") or {}).get("Status", ""),
-        url=published[0] if published else "",
-        port=int(inside[1]) if inside else 0,
-        started_at=images.parse_time(state["StartedAt"]).timestamp(),
-        restarts=int(record.get("RestartCount", 0)),
-        pid=int(state.get("Pid", 0)),
-        image_id=record["Image"],
-        gpu=",".join(devices) or "none",
+        id=record["Id"], container=record["Name"].lstrip("/"), service=labels.get(f"{LABEL}service", ""),
+        role=labels.get(compose.ROLE, "service"), attached=labels.get(f"{LABEL}oneoff") == "True",
+        owner=labels.get(OWNER, ""), state=state["Status"], exit_code=int(state.get("ExitCode", 0)),
+        docker_health=(state.get("Health") or {}).get("Status", ""), url=published[0] if published else "",
+        port=int(inside[1]) if inside else 0, started_at=images.parse_time(state["StartedAt"]).timestamp(),
+        restarts=int(record.get("RestartCount", 0)), pid=int(state.get("Pid", 0)), image_id=record["Image"],
+        gpu=",".join(devices) or "none", command=tuple(config.get("Cmd") or ()),
         environment=dict(line.partition("=")[::2] for line in config.get("Env") or ()),
-        command=tuple(config.get("Cmd") or ()),
-    )
+    )  # fmt: skip
 
 
 # --- start --------------------------------------------------------------------------------------------------
@@ -246,12 +236,9 @@ def gpu_files(service: str, variables: Mapping[str, str]) -> list[Path]:
 
 
 def start(
-    service_name: str,
-    variables: Mapping[str, str] | None = None,
-    *,
-    instance_name: str | None = None,
+    service_name: str, variables: Mapping[str, str] | None = None, *, instance_name: str | None = None,
     attached: bool = False,
-) -> Container:
+) -> Container:  # fmt: skip
     """Start a service and return its container, which may not be ready yet; a new one if its settings changed.
 
     variables: on top of .env and the process's own. attached: it ends with this process and has its own name. It
@@ -323,13 +310,9 @@ def _command_line(arguments: Sequence[str], files: Sequence[Path], settings: Map
 
 
 def run(
-    service_name: str,
-    command: Sequence[str],
-    variables: Mapping[str, str] | None = None,
-    *,
-    listens: str = "",
+    service_name: str, command: Sequence[str], variables: Mapping[str, str] | None = None, *, listens: str = "",
     dry_run: bool = False,
-) -> int:
+) -> int:  # fmt: skip
     """Run a command in a service's image with its variables and restrictions; return its exit code.
 
     listens: "host:port" at which this machine's network reaches a command that listens on that port of all addresses.

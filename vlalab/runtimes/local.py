@@ -74,11 +74,15 @@ def resolve(service: ComposeService, env: LocalEnvironment) -> tuple[list[str], 
 
 
 def check_url(service: ComposeService) -> str:
-    """Return the URL of a health check, as this machine reaches it; "" if the service has none."""
-    test = service.health.test if service.health and service.ports else ()
-    if len(test) != 4 or test[:3] != ("python", "-m", HEALTHCHECK.__name__):
+    """Return the URL of a health check, as this machine reaches it; "" if the service has none.
+
+    Raise LabError for one that is not the contract's. Outside a container a service listens at its published address.
+    """
+    if not service.health or not service.ports:
         return ""
-    # Outside a container a service listens at its published address.
+    test = service.health.test
+    if len(test) != 4 or test[:3] != ("python", "-m", HEALTHCHECK.__name__):
+        raise LabError(f"compose.yaml: '{service.name}' has the health check {test}, not the contract's")
     return test[3].replace("//127.0.0.1:", f"//{reachable(service.ports[0].bind)}:", 1)
 
 
@@ -90,12 +94,9 @@ def prepare(names: Sequence[str]) -> None:
 
 
 def start(
-    service_name: str,
-    variables: Mapping[str, str] | None = None,
-    *,
-    instance_name: str | None = None,
+    service_name: str, variables: Mapping[str, str] | None = None, *, instance_name: str | None = None,
     attached: bool = False,
-) -> Instance:
+) -> Instance:  # fmt: skip
     """Start a service and return its instance, which may not be ready yet. A running one with these settings is kept.
 
     variables: on top of .env and the process's own. attached: it ends with this process, and takes any free port;
@@ -115,8 +116,6 @@ def start(
             settings[port_variable(other.service)] = other.url.rpartition(":")[2]
     service = service_on_free_port(compose.FILE, service_name, settings, any_port=attached)
     check = check_url(service)
-    if service.health and service.ports and not check:
-        raise LabError(f"compose.yaml: '{service_name}' has the health check {service.health.test}, not the contract's")
     env = venvs.ensure(service.environment_name)
     if (manifest := manifests.services().get(service_name)) and manifest.draws:
         gl.ensure()
@@ -142,16 +141,10 @@ def start_command(service_name: str, variables: Mapping[str, str] | None = None,
 
 
 def launch(
-    name: str,
-    command: Sequence[str],
-    environment: Mapping[str, str],
-    *,
-    state_path: Path | None = None,
-    restart: str = "unless-stopped",
-    settings: Mapping[str, str] | None = None,
-    attached: bool = False,
+    name: str, command: Sequence[str], environment: Mapping[str, str], *, state_path: Path | None = None,
+    restart: str = "unless-stopped", settings: Mapping[str, str] | None = None, attached: bool = False,
     **fields: object,
-) -> Instance:
+) -> Instance:  # fmt: skip
     """Start a command under a supervisor and return its instance.
 
     restart: Compose's rule. settings: the result of `Instance.started_with`; kept in the supervisor's environment,
@@ -196,13 +189,9 @@ _OWNER_PIPES: list[object] = []
 
 
 def run(
-    service_name: str,
-    command: Sequence[str],
-    variables: Mapping[str, str] | None = None,
-    *,
-    listens: str = "",
+    service_name: str, command: Sequence[str], variables: Mapping[str, str] | None = None, *, listens: str = "",
     dry_run: bool = False,
-) -> int:
+) -> int:  # fmt: skip
     """Run a command with a service's environment and variables, in the foreground; return its exit code.
 
     listens: ignored; only a container needs it.

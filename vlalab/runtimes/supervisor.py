@@ -126,9 +126,10 @@ class SupervisedProcess:
 
     def _write_state(self) -> None:
         """Write the state file; on a full disk `_wait` tries again."""
-        child = identify(self.child.pid) if self.child else None
-        processes = {"supervisor": identify(os.getpid()), "child": child}
-        instance = state_files.Instance(**self.record, **processes, starts=self.starts, last_exit=self.last_exit)
+        supervisor, child = identify(os.getpid()), identify(self.child.pid) if self.child else None
+        instance = state_files.Instance(
+            **self.record, supervisor=supervisor, child=child, starts=self.starts, last_exit=self.last_exit
+        )
         self.is_noted = False
         with contextlib.suppress(OSError):
             state_files.write(self.state_path, instance)

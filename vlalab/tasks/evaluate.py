@@ -82,7 +82,10 @@ def evaluate(
     request = EvaluationRequest(
         selected[0], policy, flags=flags, replicas=replicas or 0, placement=placement, **run_options
     )
-    finish(suites.run(request, selected, sys.argv[1:]))
+    code = suites.run(request, selected, sys.argv[1:])
+    if placement and placement.stop_reason:  # progress lines may have overwritten it
+        raise LabError(f"the cluster stopped this evaluation: {placement.stop_reason}")
+    finish(code)
 
 
 POLICY_ARGUMENT = positional(help="a service's name or a URL; auto: the running policy service", kind="policy")

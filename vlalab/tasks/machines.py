@@ -6,7 +6,7 @@ from pathlib import Path
 
 from vlalab.commands import cluster as clusters
 from vlalab.commands import fleet as fleets
-from vlalab.commands import host_setup, machines
+from vlalab.commands import host_setup
 from vlalab.commands import support as supporting
 from vlalab.host import paths
 from vlalab.host.console import LabError
@@ -45,7 +45,7 @@ def host(
                                    kind="path", metavar="FILE"),
     from_: str | None = option(None, "repository to clone the lab from", default_help="this clone's origin"),
     lab: str | None = option(None, "the lab's directory on the machines",
-                             default_help=f"{machines.INSTALL}; on this machine this clone", **ABSOLUTE),
+                             default_help=f"{fleets.INSTALL}; on this machine this clone", **ABSOLUTE),
     ask_password: bool = option(False, "ask for the sudo password"),
     set: list[str] = option((), "further settings of admin/defaults.yaml", metavar="NAME=VALUE,…"),
 ) -> None:  # fmt: skip
@@ -58,7 +58,7 @@ def host(
     values = {"engine": engine, "volume": volume, "lab_root": lab, "lab_source": from_, "ca_bundle": ca_bundle}
     values = {name: value for name, value in values.items() if value} | host_setup.settings(set)
     values |= {"extras": list(with_), "users": list(user), "boot": list(boot)}
-    selected = [machines.read("--hosts", name) for name in hosts]
+    selected = [fleets.read("--hosts", name) for name in hosts]
     finish(host_setup.run(host_setup.Setup(selected, inventory, values, list(only), check, ask_password)))
 
 
@@ -67,9 +67,9 @@ def fleet(
     action: str = positional(help=", ".join(fleets.COMMANDS), kind="one of", keywords=tuple(fleets.COMMANDS)),
     hosts: list[str] = option((), HOSTS_HELP),
     inventory: str | None = option(None, "Ansible inventory file", kind="path", metavar="FILE",
-                                   default_help=f"variable {machines.VARIABLE}"),
+                                   default_help=f"variable {fleets.VARIABLE}"),
     lab: str | None = option(None, "the lab's directory on the machines",
-                             default_help=f"the inventory's, else {machines.INSTALL}", **ABSOLUTE),
+                             default_help=f"the inventory's, else {fleets.INSTALL}", **ABSOLUTE),
     parallel: int = option(fleets.PARALLEL, "number of machines at a time", "[1, 256]"),
     timeout: float | None = option(None, "seconds per machine", "(0, inf)",
                                    default_help="60; 1800 to pull and restart"),
@@ -81,7 +81,7 @@ def fleet(
     ./lab fleet status --inventory machines.yaml --json
     ./lab fleet pull --inventory machines.yaml     git pull, then update environments
     """
-    selected = machines.select([machines.read("--hosts", name) for name in hosts], inventory, lab)
+    selected = fleets.select([fleets.read("--hosts", name) for name in hosts], inventory, lab)
     finish(fleets.run(action, selected, parallel, timeout or fleets.TIMEOUT_S[action], json))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from vlalab.commands import addresses, evaluation, lifecycle, overview, preflight, programs
+from vlalab.commands import addresses, evaluation, lifecycle, overview, programs
 from vlalab.description import checkpoints, compose, manifests, service_settings
 from vlalab.host.shared_code import option
 from vlalab.runtimes.interface import Instance
@@ -57,7 +57,7 @@ def up(
     lifecycle.check_names(names, also=lifecycle.jobs())
     settings = service_settings.for_services(lifecycle.in_order(names), suite, checkpoint, gpu, model_flags, variant)
     if not dry_run:
-        preflight.require_startable(names, settings)
+        lifecycle.require_startable(names, settings)
     if foreground:
         lifecycle.run_in_foreground(names, runtime, settings, dry_run)
     else:

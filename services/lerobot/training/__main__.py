@@ -196,24 +196,36 @@ class StepReporter(logging.Filter):
         self.stop_after: int | None = None
 
     def filter(self, record: logging.LogRecord) -> bool:
-        if isinstance(record.msg, MetricsTracker):
-            self._report(record.msg)
-        elif found := re.match(r"num_total_params=(\d+)", str(record.msg)):
-            self._check_memory(int(found[1]))
-        elif found := re.match(r"num_learnable_params=(\d+)", str(record.msg)):
-            self.trained = int(found[1])
+        if match := re.match(r"num_learnable_params=(\d+)", str(record.msg)):
+            self.trained = int(match[1])
+        elif match := re.match(r"num_total_params=(\d+)", str(record.msg)):
+            total = int(match[1])
+            needed = BYTES_TRAINED * self.trained + BYTES_FROZEN * (total - self.trained)
+            print(
+                f"{self.trained / 1e6:.1f} of {total / 1e6:.1f} million parameters are trained; memory: "
+                f"{needed / 1e9:.1f} GB without activations",
+                flush=True,
+            )
+            free = free_bytes(self.run.device)
+            # the weights have been loaded by now
+            if free is not None and needed - BYTES_FROZEN * total > free and not self.run.settings.force:
+                raise MemoryError(
+                    f"training needs {needed / 1e9:.1f} GB, and {self.run.device} has {free / 1e9:.1f} GB free: reduce "
+                    "it with --lora-rank 16, or use --force"
+                )
+        elif isinstance(record.msg, MetricsTracker):
+            self.report(record.msg)
         return record.levelno >= logging.WARNING
 
-    def _report(self, metrics: MetricsTracker) -> None:
-        settings, step = self.run.settings, metrics.steps
-        values = metrics.to_dict()
+    def report(self, metrics: MetricsTracker) -> None:
+        """Report one step. StopTraining once the state of an interrupted run is saved."""
+        settings, step, values = self.run.settings, metrics.steps, metrics.to_dict()
         if values["loss"] != values["loss"]:
             raise ValueError(f"the loss is NaN at step {step}; lower the learning rate: --set optimizer_lr=1e-5")
         figures = f"loss {values['loss']:.4f}", f"{values['samples_per_s']:.1f} samples/s"
         self.progress.advance(*figures)
         if step == 1 or step % settings.log_every == 0:
-            points = {name: float(values[key]) for key, name in METRICS.items()}
-            self.board.scalars("train", points, step)
+            self.board.scalars("train", {name: float(values[key]) for key, name in METRICS.items()}, step)
         if not self.progress.live and step % max(1, settings.max_steps // 20) == 0:
             print(f"step {step} of {settings.max_steps}: {', '.join(figures)}", flush=True)
         if self.stop_after is not None and step > self.stop_after:
@@ -223,21 +235,6 @@ class StepReporter(logging.Filter):
             self.config.save_freq, self.stop_after = 1, step + 1
         for state in self.run.states[: -settings.keep]:
             shutil.rmtree(state)
-
-    def _check_memory(self, total: int) -> None:
-        needed = BYTES_TRAINED * self.trained + BYTES_FROZEN * (total - self.trained)
-        print(
-            f"{self.trained / 1e6:.1f} of {total / 1e6:.1f} million parameters are trained; memory: "
-            f"{needed / 1e9:.1f} GB without activations",
-            flush=True,
-        )
-        free = free_bytes(self.run.device)
-        # the weights have been loaded by now
-        if free is not None and needed - BYTES_FROZEN * total > free and not self.run.settings.force:
-            raise MemoryError(
-                f"training needs {needed / 1e9:.1f} GB, and {self.run.device} has {free / 1e9:.1f} GB free: reduce it "
-                "with --lora-rank 16, or use --force"
-            )
 
 
 def train(settings: LeRobotFinetune, volume: Volume, stop: StopSignal) -> bool:

@@ -127,6 +127,37 @@ class Motion:
     opened: Sequence[bool] | None
     length: str = "mm"
 
+    @property
+    def panels(self) -> list[tuple[str, str]]:
+        """SVG content and caption of each panel; none without path and rotation."""
+        panels = []
+        if self.path is not None:
+            panels += [_plan(self, 1, 0, "from above"), _plan(self, 1, 2, "from behind")]
+        return panels + ([_curves(self.turn)] if self.turn is not None else [])
+
+    @property
+    def sentence(self) -> str:
+        """The motion in a sentence."""
+
+        def along(values: np.ndarray, unit: str) -> str:
+            ends = zip(AXES, values, strict=True)
+            return ", ".join(f"{axis} {round(value, 1) + 0:+.1f}{unit}" for axis, value in ends)  # + 0: no -0.0
+
+        phrases = []
+        if self.path is not None:
+            phrases.append(f"moves {along(self.path[-1], f' {self.length}')}")
+        if self.turn is not None:
+            phrases.append(f"turns about {along(self.turn[-1], '°')}")
+        if opened := self.opened:
+            changes = ["open" if opened[0] else "closed"]
+            for step in range(1, len(opened)):
+                if opened[step] != opened[step - 1]:
+                    changes.append(f"{'opens' if opened[step] else 'closes'} at action {step + 1}")
+            phrases.append(f"gripper {', '.join(changes)}")
+        count = len(self.path if self.path is not None else self.turn) - 1
+        text = "; ".join(phrases)
+        return f"In 1 action: {text}." if count == 1 else f"In {count} actions: {text}."
+
 
 def motion(answer: ActionChunk, spec: Spec) -> Motion:
     """Return the motion of a chunk. Absolute positions are relative to the first; deltas are summed."""
@@ -156,47 +187,6 @@ def motion(answer: ActionChunk, spec: Spec) -> Motion:
             opened = [bool(abs(value - open_at) <= abs(value - closed)) for value in actions[:, column]]
             break
     return Motion(path, turn, opened, length)
-
-
-@dataclass(frozen=True)
-class MotionDrawing:
-    """A sentence about a motion, and its panels: SVG content and caption of each."""
-
-    sentence: str
-    panels: list[tuple[str, str]]
-
-
-def draw(motion: Motion) -> MotionDrawing | None:
-    """Return the drawing of a motion; None if it has neither path nor rotation."""
-    panels = []
-    if motion.path is not None:
-        panels += [_plan(motion, 1, 0, "from above"), _plan(motion, 1, 2, "from behind")]
-    if motion.turn is not None:
-        panels.append(_curves(motion.turn))
-    return MotionDrawing(describe(motion), panels) if panels else None
-
-
-def describe(motion: Motion) -> str:
-    """Return a sentence that sums up a motion."""
-
-    def along(values: np.ndarray, unit: str) -> str:
-        ends = zip(AXES, values, strict=True)
-        return ", ".join(f"{axis} {round(value, 1) + 0:+.1f}{unit}" for axis, value in ends)  # + 0: no -0.0
-
-    phrases = []
-    if motion.path is not None:
-        phrases.append(f"moves {along(motion.path[-1], f' {motion.length}')}")
-    if motion.turn is not None:
-        phrases.append(f"turns about {along(motion.turn[-1], '°')}")
-    if opened := motion.opened:
-        changes = ["open" if opened[0] else "closed"]
-        for step in range(1, len(opened)):
-            if opened[step] != opened[step - 1]:
-                changes.append(f"{'opens' if opened[step] else 'closes'} at action {step + 1}")
-        phrases.append(f"gripper {', '.join(changes)}")
-    count = len(motion.path if motion.path is not None else motion.turn) - 1
-    text = "; ".join(phrases)
-    return f"In 1 action: {text}." if count == 1 else f"In {count} actions: {text}."
 
 
 def _plan(motion: Motion, across: int, up: int, name: str) -> tuple[str, str]:

@@ -73,9 +73,9 @@ class Answer:
         return actions.numbers(self.chunk.actions[0], self.spec)
 
     @property
-    def motion(self) -> actions.MotionDrawing | None:
-        """The motion of the chunk as a drawing."""
-        return actions.draw(actions.motion(self.chunk, self.spec))
+    def motion(self) -> actions.Motion:
+        """The motion of the chunk."""
+        return actions.motion(self.chunk, self.spec)
 
     @property
     def stages(self) -> dict[str, float]:

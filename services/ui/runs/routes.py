@@ -63,7 +63,10 @@ def routes(site: Site, stores: Stores) -> list[BaseRoute]:
         )  # fmt: skip
 
     def list_csv(request: Request) -> Response:
-        rows = [{**run, **dict(zip(("low", "high"), run.get("interval", ()), strict=False))} for run in stores.rows()]
+        rows = []
+        for run in stores.rows():
+            low, high = run.get("interval", (None, None))
+            rows.append({**run, "low": low, "high": high})
         return tables.csv_response("runs.csv", RUN_COLUMNS, rows)
 
     def leaderboard(request: Request) -> Response:

@@ -11,7 +11,6 @@ import os
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -85,7 +84,7 @@ class Datasets:
                 "bad": index in self._bad(dataset)[0], "cameras": videos,
                 "spans": {key: span(key) for key in videos if dataset.is_v3},
                 "in_rows": len(dataset.video_keys) - len(videos), "width": page.WIDTH, "height": page.HEIGHT,
-                "charts": [asdict(chart) for chart in page.charts(dataset, episode)],
+                "charts": page.charts(dataset, episode),
             }  # fmt: skip
 
     def open_video(self, name: str, index: int, camera: str) -> int:

@@ -89,7 +89,18 @@ def exit_status(error: BaseException, expected: tuple[type[Exception], ...] = ()
     if isinstance(error, BrokenPipeError) and any(map(_has_no_reader, (sys.stdout, sys.stderr))):
         return ExitStatus("", CLOSED_PIPE)
     if isinstance(error, UnicodeError):
-        return ExitStatus(_describe_unicode_error(error), 1)
+        # Its position, without the text itself: that may contain a token.
+        text = f"text that cannot be read ({type(error).__name__})"
+        if isinstance(error, UnicodeDecodeError):
+            text = f"byte {error.start + 1} is not text in {error.encoding}; use UTF-8 for files and names"
+        if isinstance(error, UnicodeEncodeError):
+            character = error.object[error.start]
+            kind = unicodedata.name(character, "not printable")
+            text = (
+                f"character {error.start + 1}, U+{ord(character):04X} ({kind}), cannot be written in {error.encoding}"
+            )
+            text += "; use UTF-8 for names, and ASCII for tokens, keys and addresses"
+        return ExitStatus(text, 1)
     if isinstance(error, OSError):
         return ExitStatus(describe_os_error(error), 1)
     if isinstance(error, expected) and str(error):
@@ -161,20 +172,6 @@ def _describe_owner(path: Path) -> str:
             continue
         return "" if uid == os.geteuid() else f": {ancestor} belongs to {user(uid)}, and you are {user(os.geteuid())}"
     return ""
-
-
-def _describe_unicode_error(error: UnicodeError) -> str:
-    """Return the position of the character, without the text itself: it may contain a token."""
-    if isinstance(error, UnicodeDecodeError):
-        return f"byte {error.start + 1} is not text in {error.encoding}; use UTF-8 for files and names"
-    if isinstance(error, UnicodeEncodeError):
-        character = error.object[error.start]
-        kind = unicodedata.name(character, "not printable")
-        return (
-            f"character {error.start + 1}, U+{ord(character):04X} ({kind}), cannot be written in {error.encoding}; "
-            "use UTF-8 for names, and ASCII for tokens, keys and addresses"
-        )
-    return f"text that cannot be read ({type(error).__name__})"
 
 
 # --- output -------------------------------------------------------------------------------------------------

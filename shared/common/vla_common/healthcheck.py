@@ -40,7 +40,13 @@ def check(url: str, timeout_s: float) -> tuple[bool, str]:
         return False, f"{target}: {error}"
     if 200 <= status < 300:
         return True, f"{target}: {status}"
-    return False, f"{target}: {status} {_detail(body)}"
+    import json  # not needed for a service that is ready
+
+    try:
+        detail = str(json.loads(body)["detail"])
+    except (ValueError, KeyError, TypeError):
+        detail = body.decode(errors="replace")[:200]
+    return False, f"{target}: {status} {detail}"
 
 
 def _get(connection: socket.socket, authority: str, path: str) -> tuple[int, bytes]:
@@ -54,15 +60,6 @@ def _get(connection: socket.socket, authority: str, path: str) -> tuple[int, byt
         if status[1].startswith(b"2"):
             return int(status[1]), b""
         return int(status[1]), answer.read(MAX_BYTES).partition(b"\r\n\r\n")[2]
-
-
-def _detail(body: bytes) -> str:
-    import json  # not needed for a service that is ready
-
-    try:
-        return str(json.loads(body)["detail"])
-    except (ValueError, KeyError, TypeError):
-        return body.decode(errors="replace")[:200]
 
 
 if __name__ == "__main__":

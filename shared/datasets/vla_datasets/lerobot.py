@@ -208,9 +208,9 @@ class LeRobotDataset(Dataset):
         notes = []
         for key, rows in statistics.all_rows(self._all_columns(sorted(columns))).items():
             compared = {name: values for name, values in stated.get(key, {}).items() if not names or name in names}
-            for departure in statistics.departures(key, compared, rows):
-                text = f"{self.directory / metadata.STATS}: {departure}; write the rows' statistics: {command}"
-                if departure.grave:
+            for text, is_grave in statistics.departures(key, compared, rows):
+                text = f"{self.directory / metadata.STATS}: {text}; write the rows' statistics: {command}"
+                if is_grave:
                     raise DatasetError(text)
                 notes.append(text)
         return notes

@@ -74,22 +74,10 @@ def read_json(path: Path, opener: Opener | None = None) -> dict[str, Any]:
 
 
 def read_lines(path: Path, opener: Opener | None = None) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield (row from 1, object) for each line of JSON that is not blank. Raises DatasetError naming file and row."""
-    for row, line in raw_lines(path, opener):
-        if not line.strip():
-            continue
-        try:
-            value = _parse(line)
-        except (ValueError, RecursionError) as error:
-            reason = _reason(path, error, opener) if row == 1 else str(error)
-            raise DatasetError(f"{path}, row {row}: not JSON: {reason}") from error
-        if not isinstance(value, dict):
-            raise DatasetError(f"{path}, row {row}: a {type(value).__name__}; expected a JSON object")
-        yield row, value
+    """Yield (row from 1, object) for each line of JSON that is not blank; only one line is in memory.
 
-
-def raw_lines(path: Path, opener: Opener | None = None) -> Iterator[tuple[int, bytes]]:
-    """Yield (row from 1, line) of a file of lines; only one line is in memory. Raises DatasetError naming the file."""
+    Raises DatasetError naming file and row.
+    """
     try:
         with open_regular(path, MAX_BYTES[path.suffix], opener) as file:
             row = 0
@@ -98,7 +86,16 @@ def raw_lines(path: Path, opener: Opener | None = None) -> Iterator[tuple[int, b
                 if len(line) > MAX_LINE_BYTES or row > MAX_LINES:
                     limits = f"expected at most {MAX_LINES:,} lines of {MAX_LINE_BYTES:,} bytes"
                     raise DatasetError(f"{path}, row {row}: {limits}; check where the file comes from")
-                yield row, line
+                if not line.strip():
+                    continue
+                try:
+                    value = _parse(line)
+                except (ValueError, RecursionError) as error:
+                    reason = _reason(path, error, opener) if row == 1 else str(error)
+                    raise DatasetError(f"{path}, row {row}: not JSON: {reason}") from error
+                if not isinstance(value, dict):
+                    raise DatasetError(f"{path}, row {row}: a {type(value).__name__}; expected a JSON object")
+                yield row, value
     except FileNotFoundError as error:
         raise missing(path, "a line of JSON for each entry") from error
     except OSError as error:

@@ -34,7 +34,20 @@ def read(
             raise DatasetError(f"{display_path(directory)} is {summary.layout(dataset)}, which has no stats.json")
         for path in dataset.write_statistics():
             print(f"written: {display_path(path)}")
-    reported = check_and_report(directory, needs) if check else None
+    reported: list[DatasetFault] | None = None
+    if check:
+        more = Findings(directory)
+        reported = faults(directory, summary.progress)
+        if needs is not None:
+            needs(more)
+        reported += more.all
+        lines = list(summary.verdict(reported))
+        print("\n".join(lines))
+        if directory.parent == Volume().path("datasets"):  # the lab's pages show it
+            result = {"at": time.time(), "grave": sum(fault.grave for fault in reported), "lines": lines}
+            with suppress(OSError):  # a read-only volume
+                pages = make_directory(Volume().path("logs") / "datasets")
+                metadata.write_json(pages / f"{directory.name}.check.json", result)
     if show:
         from vla_datasets.pages import page
 
@@ -49,21 +62,3 @@ def read(
     except DatasetError as error:
         print(f"marks: {error}")
     return int(any(fault.grave for fault in reported or ()))
-
-
-def check_and_report(directory: Path, needs: Requirements | None = None) -> list[DatasetFault]:
-    """Print and return the faults of a data set; those of a set on the volume are stored for the lab's pages."""
-    reported = faults(directory, summary.progress)
-    if needs is not None:
-        more = Findings(directory)
-        needs(more)
-        reported += more.all
-    lines = list(summary.verdict(reported))
-    print("\n".join(lines))
-    if directory.parent == Volume().path("datasets"):
-        result = {"at": time.time(), "grave": sum(fault.grave for fault in reported), "lines": lines}
-        with suppress(OSError):  # a read-only volume
-            metadata.write_json(
-                make_directory(Volume().path("logs") / "datasets") / f"{directory.name}.check.json", result
-            )
-    return reported

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,26 +18,6 @@ RANGE_SHARE = 1e-3  # of a column's range
 QUANTILE_SHARE = 0.02  # of the distance from q01 to q99
 ROUNDING = 1e-5  # of a column's largest number
 ROWS_BEYOND = 0.02  # share of the rows allowed beyond q01 or q99: twice the nominal share
-
-
-@dataclass(frozen=True)
-class Departure:
-    """A stored statistic that differs from the rows'. stated, actual: the number of the column at `index`.
-
-    grave: False for a quantile that is only wider than the rows need. LeRobot sets merged since August 2026 have such:
-    the outermost of their parts' quantiles.
-    """
-
-    column: str
-    name: str
-    index: int
-    stated: float
-    actual: float
-    grave: bool
-
-    def __str__(self) -> str:
-        location = f"{self.column}: {self.name}[{self.index}]"
-        return f"{location} is {self.stated:.6g}; the rows' is {self.actual:.6g}"
 
 
 def as_rows(values: np.ndarray) -> np.ndarray:
@@ -82,8 +61,10 @@ def all_rows(episodes: Iterable[Mapping[str, np.ndarray]]) -> dict[str, np.ndarr
     return {name: np.concatenate(parts) for name, parts in gathered.items()}
 
 
-def departures(column: str, stated: Mapping[str, Any], rows: np.ndarray) -> Iterator[Departure]:
-    """Yield, for each stored statistic that differs from the rows [N, …], the number that differs most.
+def departures(column: str, stated: Mapping[str, Any], rows: np.ndarray) -> Iterator[tuple[str, bool]]:
+    """Yield, for each stored statistic that differs from the rows [N, …], a text with the number that differs most, and
+    whether that is grave: not for a quantile that is only wider than the rows need. LeRobot sets merged since August
+    2026 have such: the outermost of their parts' quantiles.
 
     Raises ValueError if a statistic has another length than the column.
     """
@@ -114,7 +95,8 @@ def departures(column: str, stated: Mapping[str, Any], rows: np.ndarray) -> Iter
             reported = grave if grave.any() else departs
             index = int(np.argmax(np.where(reported, np.where(np.isfinite(off), off, np.inf) / allowed, -1)))
             stated_number, number = float(values[index]), float(actual[name][index])
-            yield Departure(column, name, index, stated_number, number, bool(grave.any()))
+            text = f"{column}: {name}[{index}] is {stated_number:.6g}; the rows' is {number:.6g}"
+            yield text, bool(grave.any())
 
 
 def of_images(images: np.ndarray) -> dict[str, np.ndarray]:

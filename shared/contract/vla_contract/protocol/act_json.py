@@ -74,7 +74,11 @@ def _observation(payload: dict[str, Any], info: PolicyInfo, session: str) -> Obs
         if name not in payload:
             received = _names(payload) or "nothing"
             raise InvalidObservation(f"the body has no {name!r} (it has {received}); expected image and instruction")
-    _check_names(payload)
+    if len(payload) > MAX_FIELDS:
+        raise InvalidObservation(f"the body has {len(payload)} fields; expected at most {MAX_FIELDS}")
+    for name in payload:  # other unknown fields are ignored, as upstream does
+        if len(name) < 20 and name != "unnorm_key" and difflib.get_close_matches(name, ["unnorm_key"], cutoff=0.7):
+            raise InvalidObservation(f"unknown field {name!r}; did you mean 'unnorm_key'?")
     state = payload.get("state")
     if state is not None:
         if not isinstance(state, np.ndarray) or state.dtype.kind not in "fiu":
@@ -117,15 +121,6 @@ def _image(value: Any) -> np.ndarray:
         got = f"image is {value.dtype} {list(value.shape)}"
         raise InvalidObservation(f"{got}; expected uint8 [H, W, 3] with values from 0 to 255")
     return np.ascontiguousarray(image[:, :, :3])
-
-
-def _check_names(payload: dict[str, Any]) -> None:
-    """Raise InvalidObservation for a misspelt unnorm_key; other unknown fields are ignored, as upstream does."""
-    if len(payload) > MAX_FIELDS:
-        raise InvalidObservation(f"the body has {len(payload)} fields; expected at most {MAX_FIELDS}")
-    for name in payload:
-        if len(name) < 20 and name != "unnorm_key" and difflib.get_close_matches(name, ["unnorm_key"], cutoff=0.7):
-            raise InvalidObservation(f"unknown field {name!r}; did you mean 'unnorm_key'?")
 
 
 def _names(items: dict[str, Any]) -> str:

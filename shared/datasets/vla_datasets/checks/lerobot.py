@@ -338,13 +338,13 @@ def _compare(
 ) -> None:
     """Add the worst departure of a column's stored statistics from its rows."""
     try:
-        departures = sorted(statistics.departures(key, stated, rows), key=lambda departure: not departure.grave)
+        departures = list(statistics.departures(key, stated, rows))
     except ValueError as error:
         findings.add(file, str(error), row)
         return
-    if departures:
-        departure, wider = departures[0], "wider than the rows need; `--write-stats` writes the rows'"
-        findings.add(file, f"{departure}; {STALE if departure.grave else wider}", row, departure.grave)
+    for text, is_grave in sorted(departures, key=lambda departure: not departure[1])[:1]:
+        advice = STALE if is_grave else "wider than the rows need; `--write-stats` writes the rows'"
+        findings.add(file, f"{text}; {advice}", row, is_grave)
 
 
 def _compare_images(

@@ -5,8 +5,8 @@ from __future__ import annotations
 import base64
 import os
 import tempfile
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import jinja2
 import numpy as np
@@ -24,24 +24,6 @@ POINTS = 240  # of a curve, at most
 WIDTH, HEIGHT = 240, 56  # of a chart's drawing
 LINES = 8  # in one chart
 TABLE = 200  # rows of statistics
-
-
-@dataclass(frozen=True)
-class Polyline:
-    """A number over an episode, as the points of a polyline."""
-
-    name: str
-    points: str
-
-
-@dataclass(frozen=True)
-class Chart:
-    """Related numbers of an episode; low and high are the limits of the axis."""
-
-    title: str
-    low: str
-    high: str
-    lines: tuple[Polyline, ...]
 
 
 def write(dataset: Dataset, path: Path, faults: list | None = None) -> Path:
@@ -114,28 +96,15 @@ def _read_video(dataset: Dataset, episode: Episode, key: str, room: int) -> byte
             raise DatasetError(f"{path} cannot be read: {error}") from error
 
 
-def charts(dataset: Dataset, episode: Episode) -> tuple[Chart, ...]:
-    """Return a chart for each part of modality.json or, without one, for each column."""
+def charts(dataset: Dataset, episode: Episode) -> list[dict[str, Any]]:
+    """Return a chart for each part of modality.json or, without one, for each column: title, low and high (the ends of
+    its axis) and lines, each with name and points of a polyline.
+    """
     try:
-        columns = dataset.columns(episode.index)
+        columns = dataset.columns(episode.index) if episode.length else {}
     except DatasetError:
-        return ()
-    if not episode.length:
-        return ()
-    built = []
-    for title, key, indices in _parts(dataset):
-        if key in columns and columns[key].dtype != object:
-            values = statistics.as_rows(columns[key])
-            valid = range(max(0, indices.start), min(indices.stop, values.shape[1]))
-            names = summary.names_of(dataset, key)
-            named = [(names[index] if index < len(names) else str(index), values[:, index]) for index in valid]
-            built += [_chart(title, named[at : at + LINES]) for at in range(0, len(named), LINES)]
-    return tuple(built)
-
-
-def _parts(dataset: Dataset) -> list[tuple[str, str, range]]:
-    """Return (title, column, range of its numbers) for each chart."""
-    parts = []
+        return []
+    parts = []  # title, column, range of its numbers
     for kind, usual in (("action", "action"), ("state", "observation.state")):
         for name, part in ((dataset.modality or {}).get(kind) or {}).items():
             if isinstance(part, dict) and type(part.get("start")) is int and type(part.get("end")) is int:
@@ -144,10 +113,18 @@ def _parts(dataset: Dataset) -> list[tuple[str, str, range]]:
     if not parts:
         keys = [key for key in dataset.column_keys if key.startswith(("action", "observation."))]
         parts = [(key, key, range(len(summary.names_of(dataset, key)))) for key in sorted(keys)]
-    return parts
+    built = []
+    for title, key, indices in parts:
+        if key in columns and columns[key].dtype != object:
+            values = statistics.as_rows(columns[key])
+            valid = range(max(0, indices.start), min(indices.stop, values.shape[1]))
+            names = summary.names_of(dataset, key)
+            named = [(names[index] if index < len(names) else str(index), values[:, index]) for index in valid]
+            built += [_chart(title, named[at : at + LINES]) for at in range(0, len(named), LINES)]
+    return built
 
 
-def _chart(title: str, named: list[tuple[str, np.ndarray]]) -> Chart:
+def _chart(title: str, named: list[tuple[str, np.ndarray]]) -> dict[str, Any]:
     every = max(1, -(-len(named[0][1]) // POINTS)) if named else 1
     values = np.array([series[::every] for _, series in named], np.float64)
     finite = values[np.isfinite(values)]
@@ -156,7 +133,6 @@ def _chart(title: str, named: list[tuple[str, np.ndarray]]) -> Chart:
     y = HEIGHT - 3 - (values - low) / ((high - low) or 1) * (HEIGHT - 6)
     lines = []
     for (name, _), row in zip(named, y, strict=True):
-        lines.append(
-            Polyline(name, " ".join(f"{a:.1f},{b:.1f}" for a, b in zip(x, row, strict=True) if np.isfinite(b)))
-        )
-    return Chart(title, f"{low:.3g}", f"{high:.3g}", tuple(lines))
+        points = (f"{a:.1f},{b:.1f}" for a, b in zip(x, row, strict=True) if np.isfinite(b))
+        lines.append({"name": name, "points": " ".join(points)})
+    return {"title": title, "low": f"{low:.3g}", "high": f"{high:.3g}", "lines": lines}

@@ -129,7 +129,8 @@ def show_row(client: PolicyClient, view: PolicyView, options: OfflineOptions, in
     plot = plot_curves(directory / "chunk.png", row_title, names, recorded, predicted, len(recorded))
     frames = []
     for name, frame in observation.images.items():
-        Image.fromarray(frame).save(stream := io.BytesIO(), "PNG")
+        stream = io.BytesIO()
+        Image.fromarray(frame).save(stream, "PNG")
         frames.append((name, _data_uri(stream.getvalue())))
     answer = {"predicted": predicted.tolist(), "recorded": recorded.tolist(), "names": names}
     _write(
