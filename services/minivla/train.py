@@ -31,6 +31,7 @@ from vla_modelkit.training.weights import State, WeightFiles
 PREFIX = "minivla"
 CLIP = 1.0  # maximum norm of the gradient
 MAX_INSTRUCTION_TOKENS = 48
+PACE_BATCHES = 12  # batches of the speed measurement, after a third as many for warm-up
 FIX_EPOCHS_AFTER = 0.25  # share of the time limit; afterwards the number of epochs is final
 
 
@@ -171,8 +172,10 @@ def train_model(config: Config, volume: Volume) -> bool:
     log = print if machine.is_main else lambda *_, **__: None
     checkpoint, max_epochs = files.load_for_resume(config.preload), config.epochs
     if config.minutes:
-        config = replace(config, epochs=checkpoint[1]["config"]["epochs"]) if checkpoint else config
-        log(f"{plural(config.epochs, 'epoch')} in at most {config.minutes:g} minutes", flush=True)
+        epochs = checkpoint[1]["config"]["epochs"] if checkpoint else epochs_that_fit(config, machine, data)
+        config = replace(config, epochs=epochs)
+        prefix = "" if checkpoint else "about "
+        log(f"{prefix}{plural(epochs, 'epoch')} in at most {config.minutes:g} minutes", flush=True)
     run = get_training(config, machine, data)
     run.minutes = TimeBudget(config.minutes, max_epochs) if config.minutes and not checkpoint else None
     if checkpoint:
@@ -188,7 +191,10 @@ def train_model(config: Config, volume: Volume) -> bool:
 
 
 class TimeBudget:
-    """The number of epochs that fits a time limit, from the speed of the finished epochs."""
+    """The number of epochs that fits a time limit, from the speed of the finished epochs.
+
+    `epochs_that_fit` estimates it before the first epoch; that two-second measurement may be disturbed by other load.
+    """
 
     def __init__(self, minutes: float, max_epochs: int) -> None:
         self.all_s, self.started, self.max_epochs = 60 * minutes, time.monotonic(), max_epochs
@@ -204,6 +210,20 @@ class TimeBudget:
         if passed_s > FIX_EPOCHS_AFTER * self.all_s and run.epoch > 1:
             return run.config.epochs
         return max(run.epoch, min(self.max_epochs, int(self.all_s / passed_s * run.epoch)))
+
+
+def epochs_that_fit(config: Config, machine: TrainingMachine, data: TrainingSteps) -> int:
+    """Estimate from a few discarded batches how many of config.epochs fit into config.minutes."""
+    trial = get_training(config, machine, data)
+    generator = torch.Generator().manual_seed(config.seed)
+    for number in range(PACE_BATCHES + PACE_BATCHES // 3):
+        if number == PACE_BATCHES // 3:
+            started = time.monotonic()
+        train_step(trial, torch.randint(len(data), (config.batch_size,), generator=generator)).item()
+    batch_s = (time.monotonic() - started) / PACE_BATCHES
+    [ms] = machine.all_reduce(round(1000 * batch_s))  # all processes must agree
+    fit = int(60_000 * config.minutes / (ms / machine.world) / trial.batches_per_epoch)
+    return max(1, min(config.epochs, fit))
 
 
 def main() -> int:

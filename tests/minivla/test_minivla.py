@@ -371,6 +371,18 @@ def test_it_says_whose_demonstrations_it_learned_from_and_which_seeds(tmp_path):
     assert data.describe_source(source, [2]) == said.format("7 to 7") and data.describe_source({}, [0]) == ""
 
 
+def test_a_pace_that_was_guessed_in_a_busy_moment_is_put_right_while_it_trains(dots, tmp_path, monkeypatch):
+    monkeypatch.setattr(train, "epochs_that_fit", lambda *_: 1)
+    monkeypatch.setattr(train.TimeBudget, "epochs", lambda self, run: 3)
+    asked, volume = {"episodes": 2, "draws": 1, "minutes": 9}, Volume(tmp_path)
+    assert train.train_model(config(dots, **asked), volume)
+    assert weights(volume)["epoch"] == weights(volume)["config"]["epochs"] == 3
+    monkeypatch.setattr(
+        train.TimeBudget, "epochs", lambda self, run: pytest.fail("a run that goes on keeps its number")
+    )
+    assert train.train_model(config(dots, **asked), volume)
+
+
 def test_epochs_are_reckoned_by_the_pace_so_far_and_stay_after_a_quarter_of_the_minutes(dots, monkeypatch):
     settings = config(dots, episodes=2, minutes=1)
     run = train.get_training(settings, TrainingMachine(torch.device("cpu")), load(settings))

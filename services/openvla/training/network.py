@@ -17,9 +17,9 @@ from torch import Tensor, nn
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from services.openvla.checkpoint.config import ModelConfig
-from services.openvla.checkpoint.oft import CHUNK, STATE_SIZE
+from services.openvla.checkpoint.oft import STATE_SIZE
 from services.openvla.checkpoint.statistics import ACTION_TOKENS
-from services.openvla.model.action_head import BLOCKS
+from services.openvla.model.action_head import ActionHead
 from services.openvla.model.oft import PLACEHOLDERS
 from services.openvla.model.vision import PREFIXES, kept_tower, project, published_name
 from services.openvla.training.settings import OpenVLAFinetune
@@ -28,35 +28,6 @@ from vla_modelkit.weights import WeightSource
 
 ADAPTED = ("vision_backbone.", "projector.", "language_model.model.")
 ADAPTER = "default"  # peft's name of the only adapter
-
-
-class ResidualBlock(nn.Module):
-    """x plus its normalised, linear, rectified self."""
-
-    def __init__(self, width: int):
-        super().__init__()
-        self.ffn = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, width), nn.ReLU())
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x + self.ffn(x)
-
-
-class ActionHead(nn.Module):
-    """OpenVLA-OFT's regression head: hidden states [B, CHUNK, 7 · hidden] -> actions [B, CHUNK, 7]."""
-
-    def __init__(self, hidden: int):
-        super().__init__()
-        self.layer_norm1 = nn.LayerNorm(ACTION_TOKENS * hidden)
-        self.fc1 = nn.Linear(ACTION_TOKENS * hidden, hidden)
-        self.mlp_resnet_blocks = nn.ModuleList(ResidualBlock(hidden) for _ in range(BLOCKS))
-        self.layer_norm2 = nn.LayerNorm(hidden)
-        self.fc2 = nn.Linear(hidden, ACTION_TOKENS)
-
-    def forward(self, hidden: Tensor) -> Tensor:
-        x = F.relu(self.fc1(self.layer_norm1(hidden)))
-        for block in self.mlp_resnet_blocks:
-            x = block(x)
-        return self.fc2(self.layer_norm2(x))
 
 
 class TrainableOpenVLA(nn.Module):
@@ -111,8 +82,7 @@ class TrainableOpenVLA(nn.Module):
         ).last_hidden_state
         hidden = hidden[rows, prefix + lengths[:, None] - 1 + torch.arange(answers, device=ids.device)]
         if self.has_l1_head:
-            predicted = self.action_head["model"](hidden.reshape(len(ids), CHUNK, -1))
-            return F.l1_loss(predicted.float(), actions)
+            return F.l1_loss(self.action_head["model"](hidden).float(), actions)
         labels = ids[rows, lengths[:, None] + torch.arange(answers, device=ids.device)]
         return F.cross_entropy(self.language_model.lm_head(hidden).float().flatten(0, 1), labels.flatten())
 
