@@ -77,10 +77,10 @@ def mark(dataset: Dataset, bad: Iterable[int] = (), good: Iterable[int] = ()) ->
     with _locked(path.parent) as directory_fd:
         marks = Marks(tuple(sorted((set(read(dataset).bad) | bad) - good)))
         partial = f"{path.name}.partial" if marks.bad else path.name
-        with suppress(FileNotFoundError):
-            os.unlink(partial, dir_fd=directory_fd)
-        if marks.bad:
-            # A new file, not another user's link; it gets the owner of its directory.
+        _remove(partial, directory_fd)
+        if not marks.bad:
+            return marks
+        try:  # a new file, not another user's link; it gets the owner of its directory
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
             with open(os.open(partial, flags, 0o644, dir_fd=directory_fd), "w", encoding="utf-8") as file:
                 file.write(json.dumps({"of": _identity(dataset), "bad": marks.bad}) + "\n")
@@ -88,6 +88,9 @@ def mark(dataset: Dataset, bad: Iterable[int] = (), good: Iterable[int] = ()) ->
                     owner = os.fstat(directory_fd)
                     os.fchown(file.fileno(), owner.st_uid, owner.st_gid)
             os.rename(partial, path.name, src_dir_fd=directory_fd, dst_dir_fd=directory_fd)
+        except OSError:
+            _remove(partial, directory_fd)
+            raise
     return marks
 
 
@@ -147,3 +150,8 @@ def _locked(directory: Path) -> Iterator[int]:
             yield directory_fd
         finally:
             os.close(directory_fd)
+
+
+def _remove(name: str, directory_fd: int) -> None:
+    with suppress(FileNotFoundError):
+        os.unlink(name, dir_fd=directory_fd)
