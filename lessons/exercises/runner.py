@@ -16,6 +16,7 @@ import runpy
 import signal
 import sys
 import tempfile
+import time
 from dataclasses import asdict
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
@@ -27,6 +28,7 @@ from lessons.exercises.types import Bilingual, Exercise
 
 IMPORT_TIMEOUT_S = 120.0  # to import torch on a busy machine
 LIMIT_S = 10.0  # for the student's code
+START_ATTEMPTS = 100
 MEMORY = 8 << 30  # bytes: far more than any exercise needs
 PRINTED = 1 << 20  # bytes that a student's file may print
 ALARM_S = 600  # a process ends by then, even if the one that started it has been killed
@@ -40,7 +42,14 @@ def check(name: str, file: Path, limit_s: float = LIMIT_S) -> tuple[Verdict, str
     answers, theirs = _SERVER.Pipe(duplex=False)
     with tempfile.NamedTemporaryFile() as printed, answers:
         process = _SERVER.Process(target=_attempt, args=(name, str(file), os.getcwd(), printed.name, theirs))
-        process.start()
+        for remaining in range(START_ATTEMPTS - 1, -1, -1):
+            try:
+                process.start()
+                break
+            except (OSError, EOFError):  # a student's file has ended the fork server: the next call starts another
+                if not remaining:
+                    raise
+                time.sleep(0.1)
         theirs.close()
         try:
             verdict = _receive(answers, process, limit_s)
