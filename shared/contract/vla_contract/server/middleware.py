@@ -86,16 +86,7 @@ class RequestGuard:
         except Exception as error:
             if status:
                 raise
-            if isinstance(error, InvalidObservation):
-                problem = Problem("invalid-observation", str(error))
-            elif isinstance(error, Problem):
-                problem = error
-            else:
-                log.error("%s failed, request %s", path, request_id, exc_info=error)
-                text = f"the server failed; its log has the traceback under request {request_id}"
-                problem = Problem("internal", text)
-            response = Response(problem.json(request_id), problem.status, problem.headers, MEDIA_TYPE)
-            await response(scope, receive, send_with_id)
+            await _problem_response(error, path, request_id)(scope, receive, send_with_id)
         finally:
             self.buffered -= body.buffered
             if status:
@@ -164,6 +155,18 @@ class RequestBody:
         size = f"{length} bytes" if length else f"more than {limit} bytes"
         detail = f"the body has {size}; expected at most {limit}: send smaller images or raise the limit"
         return Problem("too-large", detail, {} if 0 < length < 4 * limit else CLOSE, max_body_bytes=limit)
+
+
+def _problem_response(error: Exception, path: str, request_id: str) -> Response:
+    """Return the answer to an error. A function: a local variable that keeps the error would keep the body, too."""
+    if isinstance(error, InvalidObservation):
+        problem = Problem("invalid-observation", str(error))
+    elif isinstance(error, Problem):
+        problem = error
+    else:
+        log.error("%s failed, request %s", path, request_id, exc_info=error)
+        problem = Problem("internal", f"the server failed; its log has the traceback under request {request_id}")
+    return Response(problem.json(request_id), problem.status, problem.headers, MEDIA_TYPE)
 
 
 async def read_body(request: Request, media_types: Sequence[str], max_bytes: int | None = None) -> bytes:
