@@ -1,8 +1,9 @@
-"""The Transformer lab: training and decoding, compared with the course's way.
+"""The Transformer lab: training and decoding, compared with the course's way and with nn.Transformer.
 
 course  the course's way, reimplemented in its plain form: attention step by step, every sentence padded to 350 tokens,
         eight of them in a batch, float32, the loss read and the TensorBoard writer flushed at every step; translations
         one sentence at a time, every word computed from the beginning
+torch   nn.Transformer between the same embeddings and projection, on the lab's own batches, same loss and optimizer
 lab     services/ws_mdl/transformer as `train` and `translate` run it
 
 All have the paper's base size (d_model 512, N 6, h 8) and the default corpus. Speed counts real target words only.
@@ -16,6 +17,7 @@ import itertools
 import math
 import tempfile
 import time
+import warnings
 from pathlib import Path
 
 import torch
@@ -23,7 +25,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.tensorboard import SummaryWriter
 
-from bench.common import figure, flags, interleaved
+from bench.common import figure, flags, interleaved, replace_attributes
 from services.ws_mdl.transformer.config import Config, get_config
 from services.ws_mdl.transformer.dataset import Batch, Special, causal_mask, make_batch, pad_rows, padding_mask
 from services.ws_mdl.transformer.decode import greedy_decode
@@ -126,6 +128,45 @@ def course_greedy(model: Transformer, source: Tensor, mask: Tensor, special: Spe
     return [i for i in tokens[0, 1:].tolist() if i != special.eos]
 
 
+class TorchTransformer(nn.Module):
+    """nn.Transformer as encoder and decoder; loss over all positions, ignoring padding."""
+
+    def __init__(self, config: Config, src_vocab: int, tgt_vocab: int, pad: int) -> None:
+        super().__init__()
+        ours = get_model(config, src_vocab, tgt_vocab)
+        self.source, self.target = (
+            nn.Sequential(ours.src_embed, ours.src_pos),
+            nn.Sequential(ours.tgt_embed, ours.tgt_pos),
+        )
+        self.project = ours.projection_layer
+        self.body = nn.Transformer(
+            config.d_model, config.h, config.N, config.N, config.d_ff, config.dropout,
+            batch_first=True, norm_first=True, layer_norm_eps=1e-6,
+        )  # fmt: skip
+        self.loss_fn = nn.CrossEntropyLoss(ignore_index=pad, label_smoothing=config.label_smoothing, reduction="sum")
+
+    def forward(
+        self, encoder_input: Tensor, decoder_input: Tensor, label: Tensor, encoder_mask: Tensor,
+        decoder_mask: Tensor, real: Tensor,
+    ) -> Tensor:  # fmt: skip
+        padding = ~encoder_mask[:, 0, 0]
+        x = self.body(
+            self.source(encoder_input), self.target(decoder_input), tgt_mask=~decoder_mask[0], tgt_is_causal=True,
+            src_key_padding_mask=padding, memory_key_padding_mask=padding,
+        )  # fmt: skip
+        return self.loss_fn(self.project(x).flatten(0, 1).float(), label.flatten())
+
+
+def torch_trainer(config: Config, machine: TrainingMachine, data: Data, directory: Path) -> Trainer:
+    """Return the lab's own trainer with nn.Transformer inside: same step, loss and optimizer."""
+    trainer = Trainer(config, machine, data, directory)
+    sizes = data.tokenizer_src.get_vocab_size(), data.tokenizer_tgt.get_vocab_size()
+    model = TorchTransformer(config, *sizes, Special.of(data.tokenizer_tgt).pad).to(machine.device)
+    optimizer = torch.optim.Adam(model.parameters(), betas=(0.9, 0.98), eps=1e-9, fused=True)
+    replace_attributes(trainer, model=model, wrapped=model, optimizer=optimizer)
+    return trainer
+
+
 def training(data: Data, directory: Path, rounds: int) -> None:
     """Measure each side's training speed in words per second of processor time, on the same corpus, without padding."""
     config, best = get_config("base", precision="fp32"), choose_machine("cpu", "auto")
@@ -137,8 +178,9 @@ def training(data: Data, directory: Path, rounds: int) -> None:
     steps = {"course, fp32": (CourseTraining(config, data, directory / "course").step, padded_batches)}
     for precision, machine in {"fp32": TrainingMachine(torch.device("cpu")), "bf16": best}.items():
         if precision == "fp32" or machine.dtype:
-            trainer = Trainer(config, machine, data, directory)
-            steps[f"lab, {precision}"] = (lambda batch, trainer=trainer: float(trainer.step([batch])), batches)
+            for name, make in {"torch": torch_trainer, "lab": Trainer}.items():
+                trainer = make(config, machine, data, directory)
+                steps[f"{name}, {precision}"] = (lambda batch, trainer=trainer: float(trainer.step([batch])), batches)
     iterators = {name: iter(side_batches) for name, (_, side_batches) in steps.items()}
     sides = {name: lambda name=name, step=step: step(next(iterators[name])) for name, (step, _) in steps.items()}
     title = (
@@ -153,6 +195,10 @@ def training(data: Data, directory: Path, rounds: int) -> None:
     figure("transformer_train_over_course", fastest / speeds["course, fp32"], "ratio", ">=5", quick=True)
     over_course = speeds["lab, fp32"] / speeds["course, fp32"]
     figure("transformer_train_over_course_fp32", over_course, "ratio", ">=5", quick=True)
+    # Four fifths of a step are equal matrix products on both sides: a ratio far above 1 cannot be expected in fp32.
+    figure("transformer_train_over_torch", seconds.ratio("torch, fp32", "lab, fp32"), "ratio", ">=1.0")
+    if best.dtype:
+        figure("transformer_train_over_torch_bf16", seconds.ratio("torch, bf16", "lab, bf16"), "ratio", ">=1.0")
 
 
 def decoding(data: Data, count: int) -> None:
@@ -190,6 +236,7 @@ def main() -> None:
     """Run both parts and print FIGURE lines; the corpus comes from this machine's volume."""
     quick = flags(__doc__, "two steps of each side, and four sentences in the course's way").parse_args().quick
     torch.manual_seed(0)
+    warnings.filterwarnings("ignore", message="enable_nested_tensor")  # nn.Transformer's
     with tempfile.TemporaryDirectory(prefix="vlalab-bench-") as name:
         directory = Path(name)
         data = get_ds(Config(batch_tokens=BATCH_TOKENS), directory, TrainingMachine(torch.device("cpu")), Volume())
