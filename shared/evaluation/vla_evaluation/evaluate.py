@@ -23,7 +23,7 @@ from vla_common.counts import plural
 from vla_common.volume import Volume, display_path, require_space
 from vla_contract import ContractError, PolicyClient, PolicyInfo
 from vla_contract.server.auth import in_container, require_token_beyond_loopback
-from vla_evaluation import hosts, provenance, report
+from vla_evaluation import estimate, hosts, provenance, report
 from vla_evaluation.agreement import check_policy, choose_profile
 from vla_evaluation.benchmark import Assets, Benchmark, require_assets
 from vla_evaluation.chunks import Chunking
@@ -137,11 +137,15 @@ def memory_notice(requested: int | None, episodes: int, workers: int, worker_gb:
 
 
 def announce(run: Run, plan: Plan, left: int, workers: int) -> None:
-    """Print memory limits and allowed drift."""
+    """Print memory limits, allowed drift, and the expected duration of a long run."""
     if line := memory_notice(plan.config.workers, left, workers, plan.benchmark.worker_gb):
         say(line)
     for line in run.drift:
         say(f"drift allowed: {line}")
+    if left and workers:
+        identity = run.store.meta("identity")
+        if line := estimate.announcement(run.directory.parent, identity, left, workers):
+            say(line)
 
 
 def try_to_work(run: Run, plan: Plan, info: PolicyInfo, workers: int, worker: str = provenance.WORKER) -> int:
