@@ -83,7 +83,7 @@ def test_a_gated_repository_and_an_unreachable_hub_are_one_sentence_each(remote,
     assert f"accept its terms at huggingface.co/{TOKENIZER}" in message and "HF_TOKEN=" in message
     done = run("--repo", "someone/else")  # without a hub
     assert done.returncode == 1 and "Traceback" not in done.stderr
-    assert "someone/else cannot be downloaded, the hub cannot be reached" in done.stderr
+    assert "someone/else" in done.stderr and "the hub cannot be reached" in done.stderr
 
 
 def test_a_known_repository_is_downloaded_at_its_pinned_commit(remote, run, tmp_path):

@@ -304,7 +304,13 @@ def test_an_interrupted_set_continues_and_ends_with_the_same_bytes(written, tmp_
     again = writer().finish()
     assert [path.name for path in tmp_path.iterdir()] == ["small"]
     for path in sorted(one for one in written.directory.rglob("*") if one.is_file()):
-        assert path.read_bytes() == (again.directory / path.relative_to(written.directory)).read_bytes(), path
+        other = again.directory / path.relative_to(written.directory)
+        if path.suffix == ".mp4":  # x264 looks at memory beyond so small an image, which may hold anything
+            ours, theirs = (videos.Video(one) for one in (path, other))
+            first, second = (one.frames(range(len(one))).astype(int) for one in (ours, theirs))
+            assert ours.pts == theirs.pts and np.abs(first - second).mean() < 1
+        else:
+            assert path.read_bytes() == other.read_bytes(), path
 
 
 def test_sets_are_converted_both_ways(written, tmp_path):
