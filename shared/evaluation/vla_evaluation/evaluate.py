@@ -144,8 +144,8 @@ def announce(run: Run, plan: Plan, left: int, workers: int) -> None:
         say(f"drift allowed: {line}")
     if left and workers:
         identity = run.store.meta("identity")
-        if line := estimate.announcement(run.directory.parent, identity, left, workers):
-            say(line)
+        if expected := estimate.announcement(run.directory.parent, identity, left, workers):
+            say(expected)
 
 
 def try_to_work(run: Run, plan: Plan, info: PolicyInfo, workers: int, worker: str = provenance.WORKER) -> int:
