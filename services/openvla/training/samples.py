@@ -71,7 +71,9 @@ def read_trajectories(dataset: Dataset) -> list[Trajectory]:
             trajectories.append(kept)
     if not trajectories:
         raise ValueError(f"data set {dataset.name} has no step that moves the arm; record episodes first")
-    marks.require_instructions(dataset, (one.index for one in trajectories if not one.instruction.strip()))
+    marks.require_instructions(
+        dataset, (trajectory.index for trajectory in trajectories if not trajectory.instruction.strip())
+    )
     return trajectories
 
 
@@ -83,8 +85,8 @@ def unnorm_key(dataset: Dataset) -> str:
 
 def statistics_of(trajectories: Sequence[Trajectory], with_states: bool) -> dict[str, Any]:
     """Return a data set's entry of dataset_statistics.json. Without states theirs are zeros, as OpenVLA writes."""
-    actions = np.concatenate([one.actions for one in trajectories])
-    states = np.concatenate([one.states for one in trajectories])
+    actions = np.concatenate([trajectory.actions for trajectory in trajectories])
+    states = np.concatenate([trajectory.states for trajectory in trajectories])
     entry = statistics.plain(
         {
             "action": statistics.of_column(actions),
@@ -114,12 +116,14 @@ class Samples(data.Dataset):
         self.has_l1_head, self.key = settings.head == "l1", unnorm_key(dataset)
         self.trajectories = read_trajectories(dataset)
         self.statistics = statistics_of(self.trajectories, self.has_l1_head)
-        self.prompts = {one.instruction: tokenizer.prompt_ids(one.instruction) for one in self.trajectories}
+        self.prompts = {
+            trajectory.instruction: tokenizer.prompt_ids(trajectory.instruction) for trajectory in self.trajectories
+        }
         for text, ids in self.prompts.items():
             if len(ids) > MAX_PROMPT:
                 raise ValueError(f"instruction {text!r} has {len(ids)} tokens with its prompt; at most {MAX_PROMPT}")
         missing = CHUNK - 1 if self.has_l1_head else 0
-        self.ends = np.cumsum([max(0, len(one.steps) - missing) for one in self.trajectories])
+        self.ends = np.cumsum([max(0, len(trajectory.steps) - missing) for trajectory in self.trajectories])
         if not self.ends[-1]:
             raise ValueError(f"no episode of {dataset.name} has {CHUNK} steps that move the arm; record longer ones")
         keys = [libero.video_key(camera) for camera in CAMERAS[: settings.image_count]]
@@ -137,22 +141,26 @@ class Samples(data.Dataset):
         settings = self.settings
         number = order(len(self), settings.seed, index // len(self))[index % len(self)]
         at = int(np.searchsorted(self.ends, number, side="right"))
-        one, start = self.trajectories[at], int(number - (self.ends[at - 1] if at else 0))
+        trajectory, start = self.trajectories[at], int(number - (self.ends[at - 1] if at else 0))
         generator = np.random.default_rng([settings.seed, index])
         images = []
-        for frame in self.frames.at(one.index, int(one.steps[start])):
+        for frame in self.frames.at(trajectory.index, int(trajectory.steps[start])):
             image = resize_lanczos3(jpeg_round_trip(np.ascontiguousarray(frame.transpose(1, 2, 0))), self.size)
             images.append(augmentation.draw(generator).apply(image) if settings.augment else image)
-        actions = scale(one.actions[start : start + (CHUNK if self.has_l1_head else 1)], self.statistics["action"])
-        prompt = self.prompts[one.instruction]
+        actions = scale(
+            trajectory.actions[start : start + (CHUNK if self.has_l1_head else 1)], self.statistics["action"]
+        )
+        prompt = self.prompts[trajectory.instruction]
         answer = [0] * PLACEHOLDERS if self.has_l1_head else self.codec.tokens(actions[0]).tolist()
-        state = scale(one.states[start], self.statistics["proprio"]) if self.has_l1_head else np.zeros(0, np.float32)
+        state = (
+            scale(trajectory.states[start], self.statistics["proprio"]) if self.has_l1_head else np.zeros(0, np.float32)
+        )
         return np.stack(images), [*prompt, *answer, END], len(prompt), state, actions
 
 
 def collate(rows: Sequence[tuple[Any, ...]]) -> tuple[Tensor, ...]:
     """Return samples as tensors: images, ids (padded on the right), lengths of the prompts, states, actions."""
     images, sequences, lengths, states, actions = zip(*rows, strict=True)
-    ids = torch.nn.utils.rnn.pad_sequence([torch.tensor(one) for one in sequences], batch_first=True)
+    ids = torch.nn.utils.rnn.pad_sequence([torch.tensor(sequence) for sequence in sequences], batch_first=True)
     numbers = (torch.from_numpy(np.stack(values)) for values in (states, actions))
     return torch.from_numpy(np.stack(images)), ids, torch.tensor(lengths), *numbers
