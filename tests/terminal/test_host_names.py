@@ -25,6 +25,7 @@ SERVICES = [name for name, service in compose.read(variables={}).items() if serv
 CHECKPOINTS = {
     "openvla": ("services.openvla.checkpoints", "--tiny", "--suite", "libero_goal"),
     "gr00t": ("services.gr00t.checkpoints", "--tiny"),
+    "lerobot": ("services.lerobot.checkpoints", "--tiny", "--name", "lerobot-tiny"),
 }
 WEBSOCKET = {"Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Version": "13",
              "Sec-WebSocket-Key": "dGhlIHNhbXBsZSBub25jZQ=="}  # fmt: skip
