@@ -35,7 +35,7 @@ from vla_modelkit.memory import free_bytes
 from vla_modelkit.training.board import Curves
 from vla_modelkit.training.machine import TrainingMachine, choose_machine, destroy_process_group
 from vla_modelkit.training.stopping import StopSignal
-from vla_modelkit.training.trainer import INTERRUPTED, Trainer, states_of
+from vla_modelkit.training.trainer import Trainer, states_of
 from vla_modelkit.weights import Safetensors
 
 MIN_LORA_SCALE = 0.25  # of alpha / rank
@@ -190,7 +190,7 @@ def main() -> int:
     with StopSignal() as stop:
         steps = train(settings, Volume(), machine, stop).step  # drops the trainer before `leave`
     destroy_process_group()
-    return 0 if steps >= settings.max_steps else INTERRUPTED
+    return 0 if steps >= settings.max_steps else entrypoint.INTERRUPTED
 
 
 if __name__ == "__main__":

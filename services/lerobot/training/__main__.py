@@ -50,10 +50,9 @@ from vla_modelkit.memory import free_bytes
 from vla_modelkit.training.board import Curves
 from vla_modelkit.training.progress import Progress
 from vla_modelkit.training.stopping import StopSignal
+from vla_modelkit.training.trainer import INTERRUPT_HINT
 
 COMPLETE = "complete"  # empty file in a training state that LeRobot has finished writing
-INTERRUPTED = 130  # exit code after Ctrl-C, as a shell has it
-INTERRUPT_HINT = "Ctrl-C saves; the same command resumes"
 BYTES_TRAINED, BYTES_FROZEN = 16, 4  # per parameter in float32: weight, gradient, two moments of Adam; weight
 IMAGE_KEY = "observation.images."
 LOCATIONS = ("mean", "min", "max", "q")  # beginnings of the statistics' names that are values of an action
@@ -354,7 +353,7 @@ def main() -> int:
     settings = tyro.cli(LeRobotFinetune, prog="python -m services.lerobot.training", description=__doc__)
     with StopSignal() as stop:
         complete = train(settings, Volume(), stop)
-    return 0 if complete else INTERRUPTED
+    return 0 if complete else entrypoint.INTERRUPTED
 
 
 if __name__ == "__main__":

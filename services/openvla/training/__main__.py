@@ -31,7 +31,7 @@ from vla_modelkit.memory import free_bytes
 from vla_modelkit.training.board import Curves
 from vla_modelkit.training.machine import TrainingMachine, choose_machine, destroy_process_group
 from vla_modelkit.training.stopping import StopSignal
-from vla_modelkit.training.trainer import INTERRUPTED, Trainer
+from vla_modelkit.training.trainer import Trainer
 
 BASES = ("openvla-7b", "openvla-tiny")  # default: the first of these on the volume
 
@@ -124,7 +124,7 @@ def main() -> int:
     with StopSignal() as stop:
         is_complete = train(settings, Volume(), machine, stop)
     destroy_process_group()
-    return 0 if is_complete else INTERRUPTED
+    return 0 if is_complete else entrypoint.INTERRUPTED
 
 
 if __name__ == "__main__":

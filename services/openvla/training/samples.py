@@ -22,7 +22,7 @@ from services.openvla.checkpoint.oft import CHUNK, STATE_SIZE
 from services.openvla.checkpoint.published import SUITES
 from services.openvla.checkpoint.statistics import ACTION_TOKENS
 from services.openvla.checkpoint.tokenizer import PromptTokenizer
-from services.openvla.decoding.actions import codec_of
+from services.openvla.decoding.actions import codec_of, normalise_state
 from services.openvla.decoding.engine import MAX_PROMPT
 from services.openvla.model.oft import END, PLACEHOLDERS
 from services.openvla.training import augmentation
@@ -99,10 +99,8 @@ def statistics_of(trajectories: Sequence[Trajectory], with_states: bool) -> dict
 
 def scale(values: np.ndarray, stats: dict[str, Any]) -> np.ndarray:
     """Return float32 [..., n] in [-1, 1]: q01 … q99 scaled where `mask` is true, 0 for numbers that never change."""
-    low, high = np.asarray(stats["q01"]), np.asarray(stats["q99"])
-    scaled = np.clip(2 * (values - low) / (high - low + 1e-8) - 1, -1, 1)
-    masked = np.where(stats.get("mask", True), scaled, values)
-    return np.where(np.equal(stats["min"], stats["max"]), 0, masked).astype(np.float32)
+    scaled = normalise_state(values, {"mask": True, **stats})
+    return np.where(np.equal(stats["min"], stats["max"]), 0, scaled).astype(np.float32)
 
 
 class Samples(data.Dataset):

@@ -30,7 +30,6 @@ from vla_modelkit.training.progress import Progress
 from vla_modelkit.training.stopping import StopSignal
 from vla_modelkit.training.weights import WeightFiles
 
-INTERRUPTED = 130  # exit code after Ctrl-C, as a shell has it
 INTERRUPT_HINT = "Ctrl-C saves; the same command resumes"
 
 
