@@ -38,7 +38,7 @@ from vla_datasets.lerobot import LeRobotDataset
 from vla_datasets.loader import open_dataset
 from vla_datasets.writing import Writer
 from vla_evaluation.pictures.transforms import centre_crop, jpeg_round_trip, resize_lanczos3
-from vla_modelkit.checkpoint import CheckpointError, read_record
+from vla_modelkit.checkpoint import CheckpointError, read_record, record_directory
 from vla_modelkit.training.machine import TrainingMachine
 from vla_modelkit.training.trainer import order, states_of
 
@@ -301,6 +301,11 @@ def test_a_base_of_another_kind_is_refused(volume, tmp_path):
     tiny.write(volume.checkpoints / "oft", replace(tiny.SPECS["tiny"], oft=Oft()))
     with pytest.raises(ValueError, match="--head l1"):
         train(volume, "wrong", base="oft")
+    with pytest.raises(ValueError, match="--images 1 .* --images 2"):  # nothing states how many it was trained with
+        train(volume, "wrong", base="oft", head="l1")
+    record_directory(volume.checkpoints / "oft", "someone/oft", "local", images=1)
+    with pytest.raises(ValueError, match="trained with 1 image per observation; give --images 1"):
+        train(volume, "wrong", base="oft", head="l1")
     tiny.write(volume.checkpoints / "oft-tokens", replace(tiny.SPECS["tiny"], oft=Oft(False, True)))
     with pytest.raises(ValueError):
         train(volume, "wrong", base="oft-tokens", head="l1")
