@@ -12,6 +12,7 @@ import numpy as np
 from services.libero.profiles import PROFILES
 from services.libero.simulator import suites
 from services.libero.simulator.pro import LIKE
+from services.libero.simulator.shuffled import WIDE
 from services.libero.simulator.suites import CAMERAS, Task
 from vla_contract.protocol.parts import GRIPPER_CLOSES, HAND_STATE, OSC_POSE
 from vla_evaluation.benchmark import Assets
@@ -36,6 +37,7 @@ class Libero:
     name = "LIBERO"
     module = __name__
     bases = suites.BASES
+    wide = WIDE
     trials = suites.TRIALS
     suites = suites.EVERY
     action = (*OSC_POSE, GRIPPER_CLOSES)

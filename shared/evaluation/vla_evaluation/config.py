@@ -177,6 +177,9 @@ class RecordConfig(RunConfig):
         0.0, "noise on executed movements, as a fraction of their range; the policy's own actions are stored",
         "[0, 1]", metavar="SHARE",
     )  # fmt: skip
+    starts: Literal["suite", "wide"] = option(
+        "suite", "where episodes start: as LIBERO's placement has the suite's, or wide: everything anywhere in reach"
+    )
     drop_noops: bool = option(False, "drop steps that do nothing")
     keep_failures: bool = option(False, "also keep failed attempts")
     attempts: int = option(5, "maximum attempts per demonstration of a task", "[1, inf)")
