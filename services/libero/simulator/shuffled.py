@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
-from math import cos, pi, sin
+from math import cos, hypot, pi, sin
 from typing import TYPE_CHECKING
 
 from services.libero.simulator.pro import PerturbedSuite
@@ -56,14 +56,18 @@ def _square(x: tuple[float, float], y: tuple[float, float], half: float) -> tupl
 _FLOOR, _TABLE, _TURN = ((-0.24, 0.18), (-0.32, 0.32)), ((-0.28, 0.16), (-0.30, 0.30)), 0.2
 _CABINET, _STOVE = ((-0.13, -0.23), (0.13, 0.12)), ((-0.06, -0.10), (0.25, 0.10))
 _RACK = ((-0.14, -0.14), (0.14, 0.14))
+FIXTURES = ("wooden_cabinet", "flat_stove", "wine_rack")
+# base → x of the arm's base, and how far from it an object may be: by Panda's data sheet, a level hand reaches 0.77 m
+# at the height of the table and 0.73 m when it carries something over the wine rack
+REACH = {"libero_object": (-0.60, 0.74), "libero_goal": (-0.66, 0.72)}
 STOVE = (-0.41, 0.21, 0.0)  # libero_goal's own
 # base → category → its ranges, of which one is drawn; "" is every other category
 RANGES: dict[str, dict[str, tuple[Range, ...]]] = {
     "libero_object": {"": _square(*_FLOOR, 0.055), "basket": _square((-0.16, 0.10), (-0.28, 0.28), 0.11)},
     "libero_goal": {
         "wooden_cabinet": (  # its drawers, which need room, open towards the middle of the table
-            Range((-0.20, 0.06), (-0.28, -0.22), *_CABINET, (pi - _TURN, pi + _TURN)),
-            Range((-0.20, 0.06), (0.22, 0.28), *_CABINET, (-_TURN, _TURN)),
+            Range((-0.20, 0.03), (-0.27, -0.22), *_CABINET, (pi - _TURN, pi + _TURN)),
+            Range((-0.20, 0.03), (0.22, 0.27), *_CABINET, (-_TURN, _TURN)),
         ),
         "flat_stove": (
             Range((-0.42, -0.16), (-0.26, -0.16), *_STOVE, (-_TURN, _TURN)),
@@ -91,9 +95,11 @@ def draw(task: Task, seed: int) -> dict[str, Place]:
 
     The yaw is a fixture's; objects stand as LIBERO turns them. Raises RuntimeError if there is no room.
     """
-    bddl, of_base = task.bddl(), RANGES[VARIANTS[task.suite].base]
+    bddl, base = task.bddl(), VARIANTS[task.suite].base
+    (base_x, reach), of_base = REACH[base], RANGES[base]
     rng, goal_region = random.Random(seed), _goal_region(bddl)
     ranges = {name: of_base.get(re.sub(r"_\d+$", "", name)) or of_base[""] for name in placed(bddl)}
+    fixtures = {name for name in ranges if name.startswith(FIXTURES)}
     if goal_region:  # is on the table next to the stove, and stays there
         x, y, yaw = STOVE
         ranges["flat_stove_1"] = (Range((x, x), (y, y), *_STOVE, (yaw, yaw)),)
@@ -103,7 +109,8 @@ def draw(task: Task, seed: int) -> dict[str, Place]:
         outlines = [goal_region] if goal_region else []
         for name in order:
             for place, outline in _tries(ranges[name], rng):
-                if not any(overlap(outline, other) for other in outlines):
+                is_near = name in fixtures or hypot(place[0] - base_x, place[1]) <= reach
+                if is_near and not any(overlap(outline, other) for other in outlines):
                     places[name] = place
                     outlines.append(outline)
                     break
