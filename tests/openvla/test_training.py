@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -29,7 +30,7 @@ from services.openvla.training import memory, network
 from services.openvla.training.augmentation import Augmentation, change_colours, draw
 from services.openvla.training.samples import Samples, collate, scale
 from services.openvla.training.settings import OpenVLAFinetune
-from tests import data_sets
+from tests import data_sets, forked, several
 from tests.openvla.cases import INSTRUCTIONS
 from vla_common.volume import Volume
 from vla_contract import Observation
@@ -128,10 +129,26 @@ def test_accumulated_passes_equal_one(volume):
     """The gradient of two passes of one sample each is that of one pass of two."""
     train(volume, "once", max_steps=2)
     train(volume, "twice", max_steps=2, batch_size=1, accumulate=2)
-    (_, one), (_, two) = (states_of(volume.path("runs") / "finetune" / n).load_latest() for n in ("once", "twice"))
-    # Adam divides a gradient by its size, so that a few of nearly 0 differ
+    assert share_of_equal_numbers(volume, "once", "twice") > 0.999
+
+
+def test_two_processes_train_as_one(volume, tmp_path):
+    """Under torchrun, each with half of a step's samples."""
+    flags = ["--dataset=toy", "--head=l1", "--lora-rank=4", "--learning-rate=5e-3", "--max-steps=2", "--batch-size=1"]
+    variables = {key: value for key, value in os.environ.items() if not key.startswith("VLALAB_")}
+    variables["VLALAB_VOLUME"] = str(volume.root)
+    words = ["-m", "services.openvla.training", *flags, "--name=two", "--device=cpu", "--precision=fp32"]
+    assert "2 processes" in several.trained(words, tmp_path, variables, cwd=forked.ROOT)
+    train(volume, "one", head="l1", max_steps=2)
+    assert share_of_equal_numbers(volume, "one", "two") > 0.999
+    assert (volume.checkpoints / "two" / "lora_adapter").is_dir()
+
+
+def share_of_equal_numbers(volume, *runs):
+    """Return it for the trained numbers of two runs: Adam divides a gradient by its size, so a few near 0 differ."""
+    (_, one), (_, two) = (states_of(volume.path("runs") / "finetune" / name).load_latest() for name in runs)
     close = [torch.isclose(two["trained"][name], value, 1e-3, 1e-4).float() for name, value in one["trained"].items()]
-    assert torch.cat([part.flatten() for part in close]).mean() > 0.999
+    return torch.cat([part.flatten() for part in close]).mean()
 
 
 def test_the_merged_weights_equal_base_and_adapter(volume, whole):
