@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -39,7 +40,7 @@ from vla_datasets.lerobot import LeRobotDataset
 from vla_datasets.loader import open_dataset
 from vla_datasets.writing import Writer
 from vla_evaluation.pictures.transforms import centre_crop, jpeg_round_trip, resize_lanczos3
-from vla_modelkit.checkpoint import CheckpointError, read_record, record_directory
+from vla_modelkit.checkpoint import CheckpointError, read_record, record_directory, write_record
 from vla_modelkit.training.machine import TrainingMachine
 from vla_modelkit.training.trainer import order, states_of
 
@@ -453,6 +454,28 @@ def test_a_published_adapter_is_merged_into_the_base_that_it_names(volume, unmer
             adapter.merge(as_published_elsewhere, None, volume.checkpoints / "none")
     finally:
         (tmp_path / "statistics.json").rename(volume.checkpoints / "openvla-tiny" / "dataset_statistics.json")
+
+
+@pytest.mark.parametrize(
+    ("trained_on", "is_base"),
+    [
+        ("/runs/openvla-7b+goal--image_aug--50000_chkpt", True),
+        ("someone/openvla-7b+goal--image_aug--50000_chkpt", True),
+        ("openvla/openvla-7b", False),
+        ("/hub/models--openvla--openvla-7b/snapshots/47a0ec7f", False),
+        ("/runs/another", False),
+        ("", False),
+    ],
+)
+def test_a_fine_tuned_base_is_accepted_by_its_name(unmerged, tmp_path, trained_on, is_base):
+    as_published(unmerged, trained_on)
+    base = tmp_path / "openvla-7b+goal--image_aug--50000_chkpt"
+    base.mkdir()
+    (base / "action_head--50000_checkpoint.pt").touch()
+    with nullcontext() if is_base else pytest.raises(CheckpointError, match="action_head--50000"):
+        adapter.check_base(adapter.Adapter(unmerged), base, "0" * 64)
+    write_record(base, "openvla/openvla-7b", "main", {})
+    adapter.check_base(adapter.Adapter(unmerged), base, "0" * 64)
 
 
 @pytest.mark.parametrize(
