@@ -10,10 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from peft import LoraConfig, PeftModel, set_peft_model_state_dict
 from PIL import Image
-from safetensors.torch import load_file
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
 
-from services.openvla.checkpoint import tiny
+from services.openvla.checkpoint import adapter, tiny
 from services.openvla.checkpoint.config import load_config
 from services.openvla.checkpoint.oft import CHUNK, Oft
 from services.openvla.checkpoint.tokenizer import PromptTokenizer
@@ -36,7 +38,7 @@ from vla_datasets.lerobot import LeRobotDataset
 from vla_datasets.loader import open_dataset
 from vla_datasets.writing import Writer
 from vla_evaluation.pictures.transforms import centre_crop, jpeg_round_trip, resize_lanczos3
-from vla_modelkit.checkpoint import read_record
+from vla_modelkit.checkpoint import CheckpointError, read_record
 from vla_modelkit.training.machine import TrainingMachine
 from vla_modelkit.training.trainer import order, states_of
 
@@ -112,6 +114,14 @@ def test_a_resumed_run_keeps_its_settings(volume, whole):
     head, name = whole
     with pytest.raises(ValueError, match="learning rate"):
         train(volume, name, head=head, learning_rate=1e-3)
+
+
+def test_a_finished_run_keeps_its_result(volume, whole, capsys):
+    head, name = whole
+    before = (volume.checkpoints / name / "checkpoint.json").stat().st_mtime_ns
+    assert train(volume, name, head=head)
+    assert "all steps are done" in capsys.readouterr().out
+    assert (volume.checkpoints / name / "checkpoint.json").stat().st_mtime_ns == before
 
 
 def test_accumulated_passes_equal_one(volume):
@@ -333,3 +343,121 @@ def test_a_damaged_result_is_not_written(volume, monkeypatch):
     with pytest.raises(ValueError, match=r"projector\.fc1\.weight"):
         train(volume, "damaged", max_steps=1)
     assert not (volume.checkpoints / "damaged").exists()
+
+
+# --- merging an adapter without its model -------------------------------------------------------------------------
+
+
+@pytest.fixture
+def unmerged(volume, whole, tmp_path):
+    """The result of four steps as upstream's training leaves it: adapter, statistics and parts, without weights."""
+    source = shutil.copytree(volume.checkpoints / whole[1], tmp_path / f"unmerged-{whole[0]}")
+    for name in ("config.json", "model.safetensors.index.json"):
+        (source / name).unlink()
+    for path in source.glob("model-*.safetensors"):
+        path.unlink()
+    return source
+
+
+def as_published(source, trained_on):
+    """Remove what only the lab's adapters state, and name a base."""
+    path = source / "lora_adapter" / "adapter_model.safetensors"
+    save_file(load_file(path), str(path), metadata={"format": "pt"})
+    config = source / "lora_adapter" / "adapter_config.json"
+    config.write_text(json.dumps({**json.loads(config.read_text()), "base_model_name_or_path": trained_on}))
+    (source / "checkpoint.json").unlink()
+
+
+def test_an_adapter_merges_to_the_bits_of_its_training(volume, whole, unmerged, tmp_path):
+    _, name = whole
+    target = tmp_path / "merged"
+    adapter.merge(unmerged, volume.checkpoints / "openvla-tiny", target)
+    expected, actual = weights(volume, name), CheckpointWeights(target)
+    assert expected.keys() == actual.shapes().keys()
+    assert all(torch.equal(actual.read(tensor), value) for tensor, value in expected.items())
+    first, second = (load_policy(ModelSettings(str(d), device="cpu")) for d in (volume.checkpoints / name, target))
+    info = second.info()
+    images = dict.fromkeys(info.cameras, np.full((64, 64, 3), 90, np.uint8))
+    seen = Observation(images, np.zeros(8, np.float32) if info.needs_state else None, "open the drawer", "a", 0)
+    np.testing.assert_array_equal(*(policy.act([seen])[0].actions for policy in (first, second)))
+    record = read_record(target)
+    assert record["base"]["sha256"] == record["finetuned"]["base_sha256"]
+
+
+def test_a_merged_matrix_equals_pefts(volume, unmerged):
+    """One layer under peft's own loader and merge_and_unload, in float32."""
+    base = CheckpointWeights(volume.checkpoints / "openvla-tiny")
+    ours = adapter.Adapter(unmerged)
+    name = "language_model.model.layers.1.mlp.up_proj.weight"
+    assert name in ours.names
+    weight = base.read(name).float()
+    layer = torch.nn.Linear(weight.shape[1], weight.shape[0], bias=False)
+    layer.weight.data = weight.clone()
+    nested = torch.nn.ModuleDict({"up_proj": layer})
+    for part in ("mlp", "1", "layers", "model", "language_model"):
+        nested = torch.nn.ModuleDict({part: nested})
+    config = LoraConfig.from_pretrained(unmerged / "lora_adapter")
+    config.target_modules = [name.removesuffix(".weight")]
+    wrapped = PeftModel(nested, config)
+    stored = load_file(unmerged / "lora_adapter" / "adapter_model.safetensors")
+    set_peft_model_state_dict(wrapped, {key: value for key, value in stored.items() if ".1.mlp.up_proj." in key})
+    (merged,) = wrapped.merge_and_unload().state_dict().values()
+    assert not torch.equal(merged, weight)
+    torch.testing.assert_close(ours.merge(name, weight), merged)
+
+
+def test_an_adapter_is_not_merged_into_another_base(volume, whole, unmerged, tmp_path):
+    """By the sha256 that the lab's adapters state; openvla#151: an adapter merged twice never succeeds."""
+    with pytest.raises(CheckpointError, match="is not the base of .* sha256"):
+        adapter.merge(unmerged, volume.checkpoints / whole[1], tmp_path / "twice")
+    as_published(unmerged, "openvla/openvla-7b")
+    with pytest.raises(CheckpointError, match="fine-tuned already .*dataset_statistics.json.*openvla/openvla-7b"):
+        adapter.merge(unmerged, volume.checkpoints / whole[1], tmp_path / "twice")
+    assert not (tmp_path / "twice").exists()
+
+
+def test_a_published_adapter_is_merged_into_the_base_that_it_names(volume, unmerged, tmp_path, capsys):
+    (volume.checkpoints / "openvla-tiny" / "dataset_statistics.json").rename(tmp_path / "statistics.json")
+    try:
+        as_published(unmerged, "/scratch/hub/models--someone--openvla-tiny/snapshots/0123")
+        adapter.merge(unmerged, None, volume.checkpoints / f"{unmerged.name}-merged")
+        assert "note" not in capsys.readouterr().out
+        as_published_elsewhere = shutil.copytree(unmerged, tmp_path / "elsewhere")
+        (as_published_elsewhere / "checkpoint.json").touch()
+        as_published(as_published_elsewhere, "/data/run7/base")
+        adapter.merge(as_published_elsewhere, volume.checkpoints / "openvla-tiny", tmp_path / "unnamed")
+        assert "/data/run7/base; merging into openvla-tiny" in capsys.readouterr().out
+        with pytest.raises(CheckpointError, match="/data/run7/base, which is not on the volume; give --base"):
+            adapter.merge(as_published_elsewhere, None, volume.checkpoints / "none")
+    finally:
+        (tmp_path / "statistics.json").rename(volume.checkpoints / "openvla-tiny" / "dataset_statistics.json")
+
+
+@pytest.mark.parametrize(
+    ("damage", "text"),
+    [
+        (lambda source: (source / "dataset_statistics.json").unlink(), "no dataset_statistics.json"),
+        (lambda source: (source / "model.safetensors").touch(), "has merged weights already"),
+        (lambda source: (source / "lora_adapter/adapter_model.safetensors").unlink(), "adapter_model.safetensors is"),
+        (lambda source: change_adapter(source, use_dora=True), "use_dora is True"),
+        (lambda source: change_tensors(source, lambda name: name.replace("up_proj", "other")), "lacks .* matrices"),
+        (lambda source: change_tensors(source, lambda name: name.replace("lora_A", "lora_C")), "expected matrices"),
+    ],
+)
+def test_what_cannot_be_merged_is_refused(volume, unmerged, tmp_path, damage, text):
+    damage(unmerged)
+    with pytest.raises(CheckpointError, match=text):
+        adapter.merge(unmerged, volume.checkpoints / "openvla-tiny", tmp_path / "merged")
+    assert not (tmp_path / "merged").exists()
+
+
+def change_adapter(source, **values):
+    path = source / "lora_adapter" / "adapter_config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **values}))
+
+
+def change_tensors(source, rename):
+    path = source / "lora_adapter" / "adapter_model.safetensors"
+    with safe_open(str(path), framework="pt") as file:
+        metadata = file.metadata()
+    save_file({rename(name): value for name, value in load_file(path).items()}, str(path), metadata=metadata)

@@ -248,6 +248,7 @@ MAY_IMPORT = {  # what is in a directory → packages of this repository that it
     "shared/datasets/": {"vla_common", "vla_datasets"},
     "shared/evaluation/": {"vla_common", "vla_contract", "vla_evaluation", "vla_notebooks"},
     "shared/evaluation/vla_evaluation/offline/": {"vla_common", "vla_contract", "vla_evaluation", "vla_datasets"},
+    "shared/evaluation/vla_evaluation/audit/": {"vla_common", "vla_contract", "vla_evaluation", "vla_datasets"},
     "shared/notebooks/": {"vla_common", "vla_contract", "vla_notebooks"},
     "lessons/": set(),
     "vlalab/": {"vlalab"},

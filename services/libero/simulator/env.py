@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from services.libero.simulator import noise, privileged, runtime
+from services.libero.simulator import noise, privileged, runtime, shuffled
 from services.libero.simulator.suites import Task
 from vla_common import memory
 
@@ -79,15 +79,19 @@ class LiberoEnv:
 
     def reset(self, episode: int, init_state: np.ndarray) -> None:
         """Start episode `episode` (from 0) at `init_state`: float64 [1 + nq + nv], as (time, qpos, qvel); or [0] for a
-        start sampled by the placement.
+        start sampled by the placement; or [3 n], the places of a shuffled task.
 
         The scene is bit-identical to that of the reference loop after seeding, `episode + 1` resets and
         `set_init_state`; earlier episodes need not have run. Raises ValueError for a state of the wrong size.
         """
         self._require_task()
-        is_sampled = np.size(init_state) == 0 and self.task.init_states_path is None
-        init_state = self.start(episode) if is_sampled else self._checked_state(init_state)
-        layout = self._resets[self._draws].layout(episode)
+        if self.task.kind == shuffled.KIND:
+            layout = self._arranged(init_state)
+            init_state = layout.start
+        else:
+            is_sampled = np.size(init_state) == 0 and self.task.init_states_path is None
+            init_state = self.start(episode) if is_sampled else self._checked_state(init_state)
+            layout = self._resets[self._draws].layout(episode)
         self._problem.pristine.restore(self._model)
         self.domain.sim.reset()
         layout.apply(self._model, self._data)
@@ -104,9 +108,23 @@ class LiberoEnv:
         """Return the state, float64 [1 + nq + nv], after the reference loop's reset for `episode` (from 0).
 
         LIBERO's placement samples it; `reset` accepts it as an init state. The suites' init states come from files.
+        Of a shuffled task: places, float64 [3 n], by the seed plus `episode`.
         """
         self._require_task()
+        if self.task.kind == shuffled.KIND:
+            return np.array(shuffled.to_row(shuffled.draw(self.task, self._draws[0] + episode)))
         return self._resets[self._draws].layout(episode).start.copy()
+
+    def _arranged(self, row):
+        """Return the `SceneLayout` of a shuffled task with everything at the places [3 n] of `row`."""
+        names, places = list(shuffled.placed(self.task.bddl())), np.asarray(row, np.float64)
+        if places.shape != (3 * len(names),):
+            raise ValueError(
+                f"start of {self.task.name} must have shape ({3 * len(names)},), got {places.shape}; "
+                "does it belong to another task?"
+            )
+        shuffled.arrange(self.domain, dict(zip(names, places.reshape(-1, 3).tolist(), strict=True)))
+        return self._problem.resets(*self._draws).layout(0)
 
     def _require_task(self) -> None:
         if self.task is None:

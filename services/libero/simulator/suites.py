@@ -15,14 +15,14 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from services.libero.simulator import plus, pro
+from services.libero.simulator import plus, pro, shuffled
 from vla_contract.protocol.errors import did_you_mean
 
 if TYPE_CHECKING:
     import numpy as np
 
 SUITES = ("libero_spatial", "libero_object", "libero_goal", "libero_10", "libero_90")
-VARIANTS = {**pro.VARIANTS, **plus.VARIANTS}
+VARIANTS = {**shuffled.VARIANTS, **pro.VARIANTS, **plus.VARIANTS}
 BASES = {name: variant.base for name, variant in VARIANTS.items()}  # perturbed suite → its base
 EVERY = (*SUITES, *BASES)
 CAMERAS = (  # of LIBERO's scenes; policies are trained on agentview and robot0_eye_in_hand
@@ -112,6 +112,10 @@ def load_suite(name: str) -> Suite:
         raise ValueError(f"suite {name!r} not found{did_you_mean(name, EVERY)}")
     if name in plus.VARIANTS:
         return Suite(name, tuple(_plus_tasks(plus.VARIANTS[name])))
+    if name in shuffled.VARIANTS:
+        base = load_suite(shuffled.VARIANTS[name].base)
+        kind = shuffled.KIND
+        return Suite(name, tuple(replace(task, suite=name, init_states_path=None, kind=kind) for task in base.tasks))
     if name in pro.VARIANTS:
         tasks = _pro_tasks(pro.VARIANTS[name])
         return Suite(name, tuple(replace(task, suite=name, index=index) for index, task in enumerate(tasks)))
@@ -178,13 +182,17 @@ def _instruction(bddl: Path) -> str:
 def init_states(task: Task) -> np.ndarray:
     """Return the task's official init states: float64 [50, 1 + nq + nv]; episode k starts from row k.
 
-    LIBERO-plus's tasks with moved or added objects have one row. A task whose starts are sampled has float64 [50, 0].
+    LIBERO-plus's tasks with moved or added objects have one row. A task whose starts are sampled has float64 [50, 0], a
+    shuffled one [50, 3 n], the places of `shuffled.to_row`.
     Raises ValueError if the file is missing or invalid.
     """
     import numpy as np  # imported here: `./lab` imports this module without numpy
 
     from services.libero.simulator.initstates import read_init_states
 
+    if task.kind == shuffled.KIND:
+        seeds = (shuffled.seed_of(task.index, episode) for episode in range(shuffled.EPISODES))
+        return np.array([shuffled.to_row(shuffled.draw(task, seed)) for seed in seeds])
     if task.init_states_path is None:
         return np.empty((pro.EPISODES, 0))
     return read_init_states(task.init_states_path, single=task.disturbance is not None)

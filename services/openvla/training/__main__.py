@@ -31,7 +31,7 @@ from vla_modelkit.memory import free_bytes
 from vla_modelkit.training.board import Curves
 from vla_modelkit.training.machine import TrainingMachine, choose_machine, destroy_process_group
 from vla_modelkit.training.stopping import StopSignal
-from vla_modelkit.training.trainer import Trainer
+from vla_modelkit.training.trainer import Trainer, has_result
 
 BASES = ("openvla-7b", "openvla-tiny")  # default: the first of these on the volume
 
@@ -57,7 +57,8 @@ def train(settings: OpenVLAFinetune, volume: Volume, machine: TrainingMachine, s
     digest = hashlib.sha256(json.dumps([samples.statistics, left_out.bad]).encode()).hexdigest()[:16]
     named = {"base": f"{checkpoint.repo} {checkpoint.revision}", "base_sha256": checkpoint.sha256 or ""}
     provenance = settings.identity(machine.world, data_set=digest, **named)
-
+    if has_result(target, provenance):
+        return True
     model = network.load_trainable(
         config, CheckpointWeights(base), settings, machine.device, machine.dtype or torch.float32
     )

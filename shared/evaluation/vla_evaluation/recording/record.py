@@ -36,6 +36,16 @@ def make_plan(benchmark: Benchmark, config: RecordConfig, profile: str | None = 
     return Plan(benchmark, config, selected_profile, tasks, [])
 
 
+def wide_suite(benchmark: Benchmark, suite: str) -> str:
+    """Return the suite with the tasks of `suite` and starts over the whole scene; ValueError if there is none."""
+    wide = getattr(benchmark, "wide", {})
+    if suite in wide.values():
+        return suite
+    if suite not in wide:
+        raise ValueError(f"--starts wide is not possible for {suite}; choose one of {', '.join(wide) or 'none'}")
+    return wide[suite]
+
+
 def share(episodes: int, tasks: Sequence[int]) -> dict[int, int]:
     """Return the number of demonstrations per task: equal, with the remainder on the first tasks."""
     each, more = divmod(episodes, len(tasks))
@@ -44,6 +54,8 @@ def share(episodes: int, tasks: Sequence[int]) -> dict[int, int]:
 
 def record(benchmark: Benchmark, config: RecordConfig) -> int:
     """Record until there are as many demonstrations as requested; return the exit code."""
+    if config.starts == "wide":
+        config = replace(config, suite=wide_suite(benchmark, config.suite))
     plan, info, assets = evaluate.prepare(benchmark, config, make_plan)
     spec = specify(plan, info)
     # With noise, only the first action of a chunk belongs to the current state.
@@ -83,7 +95,7 @@ def describe_recording(store: RunStore, plan: Plan, spec: RunSpec, assets: Asset
     """Store the workers' job, and the data besides the identity that readers of the files need."""
     benchmark = plan.benchmark
     more = {"cameras": list(benchmark.cameras), "state": [asdict(part) for part in benchmark.state]}
-    store.set_meta("about", {**describe(plan, assets), "recording": more})
+    store.set_meta("about", {**describe(plan, spec, assets), "recording": more})
     wanted = {str(task): count for task, count in targets.items()}
     store.set_meta("job", make_job(plan, spec, assets, worker.RecordingJob, wanted=wanted).to_json())
 

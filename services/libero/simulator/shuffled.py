@@ -1,0 +1,175 @@
+"""Suites that memory does not solve: LIBERO's tasks with everything in the scene at a random place.
+
+`libero_object_shuffled` and `libero_goal_shuffled` have the tasks, objects, goals and instructions of their base.
+`draw` places objects and fixtures anywhere that the arm reaches and nothing overlaps. A place is a point region of
+BDDL, so stock LIBERO runs the same starts. Small seeds give the starts of evaluations, seeds from 2³¹ on those of
+demonstrations (`vla_evaluation.recording.trajectory.seed_of`).
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from math import cos, hypot, pi, sin
+from typing import TYPE_CHECKING
+
+from services.libero.simulator.pro import PerturbedSuite
+
+if TYPE_CHECKING:
+    from services.libero.simulator.suites import Task
+
+KIND = "start"
+WIDE = {base: f"{base}_shuffled" for base in ("libero_object", "libero_goal")}
+VARIANTS = {name: PerturbedSuite(name, base, KIND) for base, name in WIDE.items()}
+EPISODES = 50  # of a task, as in LIBERO
+FIRST_SEED = 46_000  # of the evaluations' starts: FIRST_SEED + 50 * task + episode
+TRIES, RESTARTS = 100, 1000  # places for one thing, and scenes
+Place = tuple[float, float, float]  # x, y (m, on the table or floor) and yaw (rad)
+Corners = list[tuple[float, float]]
+
+
+@dataclass(frozen=True)
+class Range:
+    """Places that something may have, and its footprint at yaw 0, from its origin, with room for the hand (m, rad)."""
+
+    x: tuple[float, float]
+    y: tuple[float, float]
+    low: tuple[float, float]
+    high: tuple[float, float]
+    yaw: tuple[float, float] = (0.0, 0.0)
+
+    def outline(self, place: Place) -> Corners:
+        """Return the footprint's four corners, in turn, at a place."""
+        x, y, yaw = place
+        (left, bottom), (right, top) = self.low, self.high
+        corners = ((left, bottom), (right, bottom), (right, top), (left, top))
+        return [(x + cos(yaw) * a - sin(yaw) * b, y + sin(yaw) * a + cos(yaw) * b) for a, b in corners]
+
+
+def _square(x: tuple[float, float], y: tuple[float, float], half: float) -> tuple[Range, ...]:
+    return (Range(x, y, (-half, -half), (half, half)),)
+
+
+_FLOOR, _TABLE, _TURN = ((-0.24, 0.18), (-0.32, 0.32)), ((-0.28, 0.16), (-0.30, 0.30)), 0.2
+_CABINET, _STOVE = ((-0.13, -0.23), (0.13, 0.12)), ((-0.06, -0.10), (0.25, 0.10))
+_RACK = ((-0.14, -0.14), (0.14, 0.14))
+FIXTURES = ("wooden_cabinet", "flat_stove", "wine_rack")
+# base → x of the arm's base, and how far from it an object may be: by Panda's data sheet, a level hand reaches 0.77 m
+# at the height of the table and 0.73 m when it carries something over the wine rack
+REACH = {"libero_object": (-0.60, 0.74), "libero_goal": (-0.66, 0.72)}
+STOVE = (-0.41, 0.21, 0.0)  # libero_goal's own
+# base → category → its ranges, of which one is drawn; "" is every other category
+RANGES: dict[str, dict[str, tuple[Range, ...]]] = {
+    "libero_object": {"": _square(*_FLOOR, 0.055), "basket": _square((-0.16, 0.10), (-0.28, 0.28), 0.11)},
+    "libero_goal": {
+        "wooden_cabinet": (  # its drawers, which need room, open towards the middle of the table
+            Range((-0.20, 0.03), (-0.27, -0.22), *_CABINET, (pi - _TURN, pi + _TURN)),
+            Range((-0.20, 0.03), (0.22, 0.27), *_CABINET, (-_TURN, _TURN)),
+        ),
+        "flat_stove": (
+            Range((-0.42, -0.16), (-0.26, -0.16), *_STOVE, (-_TURN, _TURN)),
+            Range((-0.42, -0.16), (0.16, 0.26), *_STOVE, (-_TURN, _TURN)),
+        ),
+        "wine_rack": (
+            Range((-0.32, -0.02), (-0.28, -0.23), *_RACK, (pi - _TURN, pi + _TURN)),
+            Range((-0.32, -0.02), (0.23, 0.28), *_RACK, (pi - _TURN, pi + _TURN)),
+        ),
+        "akita_black_bowl": _square(*_TABLE, 0.07),
+        "plate": _square(*_TABLE, 0.08),
+        "wine_bottle": _square(*_TABLE, 0.045),
+        "cream_cheese": _square(*_TABLE, 0.055),
+    },
+}
+
+
+def placed(bddl: str) -> dict[str, str]:
+    """Return the regions by the name of what LIBERO places in them, in its order."""
+    return dict(re.findall(r"\(On (\S+) (\S+)\)", bddl[bddl.index("(:init") : bddl.index("(:goal")]))
+
+
+def draw(task: Task, seed: int) -> dict[str, Place]:
+    """Return a start of a task, which follows from it and `seed` alone: the places by name, in LIBERO's order.
+
+    The yaw is a fixture's; objects stand as LIBERO turns them. Raises RuntimeError if there is no room.
+    """
+    bddl, base = task.bddl(), VARIANTS[task.suite].base
+    (base_x, reach), of_base = REACH[base], RANGES[base]
+    rng, goal_region = random.Random(seed), _goal_region(bddl)
+    ranges = {name: of_base.get(re.sub(r"_\d+$", "", name)) or of_base[""] for name in placed(bddl)}
+    fixtures = {name for name in ranges if name.startswith(FIXTURES)}
+    if goal_region:  # is on the table next to the stove, and stays there
+        x, y, yaw = STOVE
+        ranges["flat_stove_1"] = (Range((x, x), (y, y), *_STOVE, (yaw, yaw)),)
+    order = sorted(ranges, key=lambda name: _area(ranges[name][0].outline((0.0, 0.0, 0.0))), reverse=True)
+    for _ in range(RESTARTS):
+        places: dict[str, Place] = {}
+        outlines = [goal_region] if goal_region else []
+        for name in order:
+            for place, outline in _tries(ranges[name], rng):
+                is_near = name in fixtures or hypot(place[0] - base_x, place[1]) <= reach
+                if is_near and not any(overlap(outline, other) for other in outlines):
+                    places[name] = place
+                    outlines.append(outline)
+                    break
+            else:
+                break  # no room is left: another scene
+        if len(places) == len(order):
+            return {name: places[name] for name in ranges}
+    raise RuntimeError(f"no start with seed {seed} in {RESTARTS} scenes; are the objects larger than their regions?")
+
+
+def seed_of(task: int, episode: int) -> int:
+    """Return the seed of an evaluation's start."""
+    return FIRST_SEED + EPISODES * task + episode
+
+
+def to_row(places: dict[str, Place]) -> list[float]:
+    """Return places as one row of init states: x, y, yaw of each thing in LIBERO's order."""
+    return [number for place in places.values() for number in place]
+
+
+def _tries(ranges: tuple[Range, ...], rng: random.Random) -> Iterator[tuple[Place, Corners]]:
+    for _ in range(TRIES):
+        one = ranges[int(rng.random() * len(ranges))]
+        x, y, yaw = (round(low + (high - low) * rng.random(), 4) for low, high in (one.x, one.y, one.yaw))
+        yield (x, y, yaw), one.outline((x, y, yaw))
+
+
+def _goal_region(bddl: str) -> Corners:
+    """Return the corners of the part of the table that a goal names, which stays free; empty if there is none."""
+    goal = re.search(r"\(On \S+ main_table_(\S+)\)", bddl[bddl.index("(:goal") :])
+    if goal is None:
+        return []
+    ranges = re.search(rf"\({goal[1]}\s+\(:target \w+\)\s+\(:ranges[\s(]*([^()]*)", bddl)
+    left, bottom, right, top = map(float, ranges[1].split())
+    return [(left, bottom), (right, bottom), (right, top), (left, top)]
+
+
+def _area(corners: Corners) -> float:
+    (x0, y0), _, (x1, y1), _ = corners
+    return (x1 - x0) * (y1 - y0)
+
+
+def overlap(first: Corners, second: Corners) -> bool:
+    """Return whether two rectangles overlap (separating axis theorem)."""
+    for corners in (first, second):
+        for (x0, y0), (x1, y1) in pairwise(corners[:3]):
+            a, b = x1 - x0, y1 - y0
+            spans = [[a * x + b * y for x, y in each] for each in (first, second)]
+            if max(spans[0]) <= min(spans[1]) or max(spans[1]) <= min(spans[0]):
+                return False
+    return True
+
+
+def arrange(domain, places: dict[str, Place]) -> None:
+    """Make LIBERO's placement put everything at its place: the ranges of its samplers become points."""
+    for sampler in domain.placement_initializer.samplers.values():
+        (thing,) = sampler.mujoco_objects
+        x, y, yaw = places[thing.name]
+        margin = thing.horizontal_radius if sampler.ensure_object_boundary_in_range else 0.0  # which LIBERO takes off
+        sampler.x_ranges, sampler.y_ranges = [(x - margin, x + margin)], [(y - margin, y + margin)]
+        if thing.name in domain.fixtures_dict:
+            sampler.rotation = (yaw, yaw)
