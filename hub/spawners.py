@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 from jupyterhub.spawner import LocalProcessSpawner, Spawner
 
 from hub import homes, limits, store
+from vla_contract.server import token_file
 
 START_LIMIT = (os.cpu_count() or 1) + 2  # servers that start at once; the others wait on their page
 SANDBOX = Path(__file__).with_name("sandbox.py")
@@ -70,9 +71,9 @@ class StudentServer:
             "PYTHONUNBUFFERED": "1",
         }
         if policy := self.settings["policy"]:
-            from vla_contract.server import token_file
-
-            token = token_file.add(token_file.path_on(Path(self.settings["volume"])), self.user.name, replace=True)
+            token = token_file.add(
+                token_file.path_on(Path(self.settings["volume"])), self.user.name, replace_token=True
+            )
             variables |= {"VLALAB_NOTEBOOK_POLICY": policy, "VLALAB_TOKEN": token}
         if (Path(self.settings["volume"]) / "assets" / "libero").is_dir():
             variables["VLALAB_LIBERO_ASSETS"] = f"{home}/assets/libero"

@@ -14,7 +14,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from vlalab.description import manifests
+from vlalab.commands import course
+from vlalab.description import compose, manifests
 from vlalab.environments import venvs
 from vlalab.host import paths, state
 from vlalab.host.console import LabError, check_choices, status
@@ -25,7 +26,7 @@ NAME = "class"
 HUB, PROXY = "class-hub", "class-proxy"
 READY_S = 120.0
 DEFAULTS: dict[str, Any] = {
-    "version": 1, "host": "127.0.0.1", "port": 8080, "environments": ["ws_mdl"], "memory_gb": 4.0,
+    "version": 1, "host": "127.0.0.1", "port": 8080, "memory_gb": 4.0,
     "cpus": 0.0, "processes": 400, "disk_gb": 5.0, "tmp_mb": 1024, "idle_min": 60.0, "policy": "", "cert": "",
     "key": "", "hub_ip": "127.0.0.1",
 }  # fmt: skip
@@ -53,7 +54,13 @@ def admin(action: str, arguments: Sequence[str]) -> int:
 
 def up(changes: Mapping[str, Any]) -> str:
     """Start the class with its stored settings and these changes; return its address."""
-    settings = {**DEFAULTS, **stored(), **{name: value for name, value in changes.items() if value is not None}}
+    first = {"environments": [manifests.directory_of(course.service())]}
+    settings = {
+        **DEFAULTS,
+        **first,
+        **stored(),
+        **{name: value for name, value in changes.items() if value is not None},
+    }
     check_settings(settings)
     home = directory()
     home.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -118,8 +125,6 @@ def runtime_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 def environment_of(notebooks: str) -> str:
     """Return the environment of a service with notebooks."""
-    from vlalab.description import compose
-
     return compose.read()[manifests.notebooks()[notebooks]].environment_name
 
 

@@ -35,7 +35,7 @@ def class_(
     port: int | None = option(None, "for up: port; the next two are used too", "[1, 65533]", default_help="8080"),
     environments: list[str] | None = option(
         None, "for up: environments to choose from", kind="one of", keywords=tuple(manifests.notebooks()),
-        default_help="ws_mdl"),
+        default_help="the course's"),
     memory: float | None = option(None, "for up: GB per student; 0: no limit", "[0, inf)", default_help="4"),
     cpus: float | None = option(None, "for up: cores per student; 0: no limit", "[0, inf)", default_help="0"),
     processes: int | None = option(None, "for up: processes and threads per student", "[50, 100000]",
@@ -51,7 +51,7 @@ def class_(
 ) -> None:  # fmt: skip
     """Run a class on this server: each student logs in with a browser and gets JupyterLab in the course's environments.
 
-    sudo ./lab class up --environments ws_mdl,hf
+    sudo ./lab class up --memory 8
     sudo ./lab class add students.csv > codes.csv     one-time codes; the first login sets a password
     sudo ./lab class list
     sudo ./lab class restart anna                     also if the server hangs
