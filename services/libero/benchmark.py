@@ -10,7 +10,7 @@ from types import MappingProxyType
 import numpy as np
 
 from services.libero.profiles import PROFILES
-from services.libero.simulator import suites
+from services.libero.simulator import plus, suites
 from services.libero.simulator.pro import LIKE
 from services.libero.simulator.shuffled import WIDE
 from services.libero.simulator.suites import CAMERAS, Task
@@ -55,6 +55,13 @@ class Libero:
     def tasks(self, suite: str) -> tuple[Task, ...]:
         """Return a suite's tasks in LIBERO's order."""
         return suites.load_suite(suite).tasks
+
+    def base_instruction(self, task: Task) -> str:
+        """Return the instruction of the task of LIBERO that `task` disturbs; ValueError if its goal is another."""
+        if task.kind == "task":
+            raise ValueError(f"--instructions base: {task.suite} task {task.index} has another goal than its base")
+        stem = task.bddl_path.stem if task.disturbance is None else plus.base_name(task.name)
+        return suites.instruction_of(stem)
 
     def init_states(self, task: Task) -> np.ndarray:
         """Return the task's official init states."""

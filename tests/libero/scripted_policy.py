@@ -46,7 +46,8 @@ class WavePolicy(Policy):
 
     def answer(self, observation):
         o = self.options
-        chunk = self.chunk(observation.instruction, observation.step)
+        seen = "".join(hashlib.sha256(image.tobytes()).hexdigest() for image in observation.images.values())
+        chunk = self.chunk(observation.instruction + (seen if o.looks else ""), observation.step)
         if self.is_bad(observation):
             if o.bad == "500":
                 return RuntimeError("the network's scores are not numbers")
@@ -113,6 +114,7 @@ def main() -> None:
     parser.add_argument("--camera", action="append", default=[])
     parser.add_argument("--suite", action="append", default=[])
     parser.add_argument("--state", action="store_true")
+    parser.add_argument("--looks", action="store_true", help="actions depend on the images too")
     parser.add_argument("--convention", choices=GRIPPERS, default="libero")
     parser.add_argument("--scale", type=float, default=0.4)
     parser.add_argument("--delay-ms", type=float, default=0.0)

@@ -96,6 +96,11 @@ def read_name(base: str, name: str) -> Listed:
     return Listed(name, kind, disturbance, name.split("_view_")[0], states)
 
 
+def base_name(name: str) -> str:
+    """Return the name of LIBERO's task that a task disturbs."""
+    return _SUFFIX.sub("", name)
+
+
 def file(*parts: str) -> Path:
     """Return the path of a LIBERO-plus file. Raises ValueError if it is missing."""
     path = PACKAGE_ROOT.joinpath(*parts)

@@ -115,7 +115,8 @@ class Environment(Protocol):
 class Benchmark(Protocol):
     """A benchmark. Everything but `make_env` must be cheap: the evaluator uses it before it starts anything.
 
-    Six optional members: `wide`, a mapping from a suite to the one whose starts are spread over the whole scene, for
+    Seven optional members: `base_instruction(task)`, the instruction of the task that `task` disturbs, for
+    `--instructions base`; `wide`, a mapping from a suite to the one whose starts are spread over the whole scene, for
     `record --starts wide`; `bases`, a mapping from a suite to the one that it is derived from, whose step limits,
     statistics and checkpoints hold for it; `trials`, a mapping from a suite to its own protocol's episodes per task;
     `missing_assets(tasks, assets)`, which returns why these tasks cannot be built from these assets and what to do, or

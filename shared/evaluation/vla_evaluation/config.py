@@ -82,6 +82,10 @@ class RunConfig(Options):
     scene_timeout_s: float = option(
         300.0, "timeout for building a task's scene", "[1, inf)", metavar="SECONDS", group="advanced"
     )
+    instructions: Literal["suite", "base"] = option(
+        "suite", "the sentences for the policy: the suite's own, or those of the suite that it disturbs",
+        group="advanced",
+    )  # fmt: skip
     allow_other_suite: bool = option(False, "evaluate a checkpoint on a suite it was not trained for", group="advanced")
     allow_drift: bool = option(False, "resume a run although something it depends on has changed", group="advanced")
 
@@ -132,6 +136,17 @@ class EvalConfig(RunConfig):
         "", "cameras to send in addition to those that the policy requests", default_help="none",
         kind="cameras", group="advanced",
     )  # fmt: skip
+    instructions_file: Path | None = option(
+        None, "your own sentences, as JSON: {TASK: [SENTENCE, …]}; several are used in turn by episode",
+        kind="path", metavar="FILE", group="advanced",
+    )  # fmt: skip
+    ablate: str = option(
+        "", "repeat the episodes without these inputs: images (black, and another episode's), language (another "
+        "task's)", kind="several", keywords=("images", "language"), default_help="none",
+    )  # fmt: skip
+    ablate_trials: int | None = option(
+        None, "episodes per task of --ablate, the first ones", "[1, inf)", default_help="all", group="advanced"
+    )
     policy_errors: Literal["stop", "fail"] = option(
         "stop", "on an invalid action: stop the run, or fail the episode", group="advanced"
     )
@@ -144,6 +159,12 @@ class EvalConfig(RunConfig):
         _ = self.chunking  # raises for invalid combinations
         if self.trials is not None and self.episodes is not None:
             raise ValueError("--trials and --episodes both choose episodes; use one of them")
+        if self.instructions_file is not None and self.instructions != "suite":
+            raise ValueError("--instructions and --instructions-file both choose sentences; use one of them")
+        if wrong := [name for name in self.ablated_inputs if name not in ("images", "language")]:
+            raise ValueError(f"--ablate must name images, language or both, got {wrong[0]!r}")
+        if self.ablate and self.listen:
+            raise ValueError("--ablate reads the run's files and cannot be combined with --listen")
         if self.run_id is not None and self.resume is not None:
             raise ValueError("--run-id and --resume both name a run; use one of them")
         if self.run_id == LATEST:
@@ -158,6 +179,10 @@ class EvalConfig(RunConfig):
         from vla_evaluation.chunks import Chunking  # with numpy, which `./lab` does not have
 
         return Chunking(self.execute, self.ensemble, self.ensemble_weight, self.realtime)
+
+    @property
+    def ablated_inputs(self) -> tuple[str, ...]:
+        return tuple(name.strip() for name in self.ablate.split(",") if name.strip())
 
     @property
     def extra_cameras(self) -> tuple[str, ...]:

@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -23,7 +24,7 @@ from vla_common.counts import plural
 from vla_common.volume import Volume, display_path, require_space
 from vla_contract import ContractError, PolicyClient, PolicyInfo
 from vla_contract.server.auth import in_container, require_token_beyond_loopback
-from vla_evaluation import estimate, hosts, provenance, report
+from vla_evaluation import estimate, hosts, inputs, provenance, report
 from vla_evaluation.agreement import check_policy, choose_profile
 from vla_evaluation.benchmark import Assets, Benchmark, require_assets
 from vla_evaluation.chunks import Chunking
@@ -33,6 +34,7 @@ from vla_evaluation.plan import Plan, describe, identify, make_job, make_plan, s
 from vla_evaluation.progress import Progress
 from vla_evaluation.report.data import Summary
 from vla_evaluation.runs.directories import Run, RunUnusable, explain_os_error, open_run
+from vla_evaluation.spec import RunSpec
 from vla_evaluation.store.reading import NEXT_SESSION
 from vla_evaluation.store.records import StoreError, unfinished
 from vla_evaluation.terminal import say, single_line
@@ -269,6 +271,7 @@ def evaluate(benchmark: Benchmark, config: EvalConfig) -> int:
         require_token_beyond_loopback(read_address(config.listen)[0], token_of(config))
     plan, info, assets = prepare(benchmark, config, make_plan)
     spec = specify(plan, info)
+    ablations = choose_ablations(plan, info)
     identity = identify(plan, spec, assets)
     with open_run(
         (config.run_dir or Volume().runs).resolve(),
@@ -279,7 +282,7 @@ def evaluate(benchmark: Benchmark, config: EvalConfig) -> int:
         label=f"{config.suite}-{info.name}",
         allow_drift=config.allow_drift,
     ) as run:
-        run.store.set_meta("about", describe(plan, assets))
+        run.store.set_meta("about", describe(plan, assets, spec.instructions))
         run.store.set_meta("job", make_job(plan, spec, assets).to_json())
         left = unfinished(run.store.counts())
         videos = len(run.store.missing_videos(NEXT_SESSION, partial(video.should_render, config.video)))
@@ -292,6 +295,8 @@ def evaluate(benchmark: Benchmark, config: EvalConfig) -> int:
         if videos:
             say(f"{plural(videos, 'video')} of earlier invocations to render")
         code = try_to_work(run, plan, info, workers) if left or videos else 0
+        for name in ablations if not code else ():
+            code = code or ablate(run, plan, replace(spec, ablation=name), assets)
         try:
             summary = report.build(run.directory, run.store)
         except (StoreError, OSError) as error:
@@ -302,6 +307,33 @@ def evaluate(benchmark: Benchmark, config: EvalConfig) -> int:
         if code and summary.done < summary.planned:
             say(f"\nnot complete: {summary.done} of {summary.planned} episodes done, all of them stored; resume with")
             say(f"  {resume_command(run, benchmark.suites)}")
+        return code
+
+
+def choose_ablations(plan: Plan, info: PolicyInfo) -> list[str]:
+    """Return the names of the ablations of --ablate. ValueError for images of a policy that has none, or too few
+    episodes.
+    """
+    config = plan.config
+    if "images" in config.ablated_inputs:
+        if not info.cameras:
+            raise ValueError(f"--ablate images: policy {info.name} requests no images; use --ablate language")
+        inputs.another_episode(plan.episodes, plan.episodes[0])
+    return [name for group, names in inputs.GROUPS.items() if group in config.ablated_inputs for name in names]
+
+
+def ablate(run: Run, plan: Plan, spec: RunSpec, assets: Assets) -> int:
+    """Repeat a run's episodes with the ablation of `spec`, as a run of its own inside; return the exit code."""
+    plan = replace(plan, episodes=plan.episodes[: plan.config.ablate_trials])
+    identity, root = identify(plan, spec, assets), run.directory / inputs.DIRECTORY
+    with open_run(root, identity, plan.units, run_id=spec.ablation, resume=None, label="") as part:
+        part.store.set_meta("about", describe(plan, assets, spec.instructions))
+        part.store.set_meta("job", make_job(plan, spec, assets, video="none").to_json())
+        left = unfinished(part.store.counts())
+        say(f"{inputs.ABLATIONS[str(spec.ablation)]}: {left} of {plural(len(plan.units), 'episode')} to do")
+        workers = choose_workers(plan.config.workers, left, plan.benchmark.worker_gb)
+        code = try_to_work(part, plan, spec.policy, workers) if left else 0
+        report.build(part.directory, part.store)
         return code
 
 
@@ -356,6 +388,12 @@ def print_result(run: Run, summary: Summary) -> None:
         say(summary.advice)
     elif not summary.comparable:
         say(f"not comparable with published figures: {summary.comparability_problem}")
+    for name, pair in summary.ablations.items():
+        low, high = (f"{100 * end:+.1f}" for end in pair.interval)
+        say(
+            f"{inputs.ABLATIONS[name]}: {pair.b}, {100 * pair.difference:+.1f} points on the same {pair.pairs} "
+            f"episodes (95 % {low} to {high}), exact p = {pair.p_value:.2g}"
+        )
     for kind, rate in summary.kinds.items():
         say(f"{kind}: {rate}")
     for level, rate in summary.levels.items():

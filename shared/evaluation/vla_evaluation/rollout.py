@@ -127,6 +127,7 @@ def run_episode(
     keep_frame: Callable[[int], bool] = lambda step: False,
     forgive: Callable[[Exception], bool] = lambda error: False,
     alter: Callable[[np.ndarray], np.ndarray] = lambda action: action,
+    present: Callable[[Observation], Observation] = lambda observation: observation,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Record:
     """Return the record of `episode` of the task that `env` has loaded.
@@ -137,7 +138,7 @@ def run_episode(
     `spec.chunking` says which actions of a chunk are executed; only these are checked. `clock` (s) times the
     policy's answers. A fault of the policy (PolicyFault, ContractError) ends the episode; it becomes part of the record
     if `forgive` returns True, and is raised otherwise. `alter` returns the action to execute for one of the
-    policy's.
+    policy's, `present` the observation to send for the true one.
     """
     timings, start = Timings(), time.perf_counter()
     with timings.stage("reset"):
@@ -166,7 +167,7 @@ def run_episode(
                 frames[step] = rendered[video_camera]
             asked_at = clock()
             try:
-                chunk = act(observation)
+                chunk = act(present(observation))
             except ContractError as error:
                 fault = error
                 break

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -13,12 +13,16 @@ from vla_evaluation import profiles
 from vla_evaluation.chunks import Chunking
 from vla_evaluation.profiles import EpisodeProtocol
 
-LATER = ("ensemble", "ensemble_weight", "realtime")  # stored only when set, so that older runs keep their identity
+# stored only when set, so that older runs keep their identity
+LATER = ("ensemble", "ensemble_weight", "realtime", "instructions", "ablation")
 
 
 @dataclass(frozen=True)
 class RunSpec:
-    """`cameras` are sent with every observation; `chunking` consists of `execute`, `ensemble`, `ensemble_weight` and
+    """`instructions` has sentences by the task's index (as text) instead of the tasks' own, used in turn by episode;
+    `ablation` is one of `vla_evaluation.inputs.ABLATIONS`.
+
+    `cameras` are sent with every observation; `chunking` consists of `execute`, `ensemble`, `ensemble_weight` and
     `realtime`. `action` and `control_hz` are the benchmark's, `profile` is the protocol's name.
     """
 
@@ -38,6 +42,8 @@ class RunSpec:
     ensemble: str | None = None
     ensemble_weight: float | None = None
     realtime: float | None = None
+    instructions: Mapping[str, Sequence[str]] | None = None
+    ablation: str | None = None
 
     @property
     def chunking(self) -> Chunking:

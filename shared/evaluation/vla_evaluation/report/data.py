@@ -8,12 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vla_evaluation import hosts
+from vla_evaluation import hosts, inputs
 from vla_evaluation.chunks import Chunking
 from vla_evaluation.config import parse_ranges
+from vla_evaluation.report.compare import Comparison, compare
 from vla_evaluation.report.stats import Rate
+from vla_evaluation.runs import STORE
 from vla_evaluation.store.records import Finished
-from vla_evaluation.store.runstore import RunStore
+from vla_evaluation.store.runstore import RunStore, read_run
 
 STAGES = (  # parts of an episode's time that do not overlap: key in the store, name, explanation
     ("reset", "reset", "setting the init state, once per episode"),
@@ -73,6 +75,8 @@ class Summary:
     tasks, episodes    the planned tasks; the finished episodes of all of them
     timings_ms         summed over all finished episodes
     policy_errors      (task, episode) where the policy's own answer ended it; they count as failures
+    ablations          by name, the run paired with its repetition without an input (`inputs.ABLATIONS`)
+    is_learned         whether the policy looks at images, so that ablations say something
     kinds, levels      rates by kind of task and by difficulty, the easiest first; empty in suites without them
     delays             cost of inference in real time over all episodes; None if the simulation waited
     seconds            time in which an evaluator was running
@@ -107,6 +111,10 @@ class Summary:
         levels = sorted({task.level for task in self.tasks if task.level})
         self.kinds = {kind: pooled_rate(task for task in self.tasks if task.kind == kind) for kind in kinds}
         self.levels = {str(level): pooled_rate(task for task in self.tasks if task.level == level) for level in levels}
+        self.ablations = paired_ablations(directory, store)
+        self.is_learned = bool(identity["policy"].get("cameras")) and not identity.get("ablation")
+        self.ablation = inputs.ABLATIONS.get(identity.get("ablation"), "")
+        self.sentences = identity.get("instructions") or {}
         self.chunks = Chunking.of(identity).description
         self.delays = combine_delays([e.result for e in self.episodes if "realtime" in e.result])
         self.seconds = sum(max(0.0, (row["ended"] or 0.0) - row["started"]) for row in self.invocations)
@@ -129,7 +137,8 @@ class Summary:
         names, renderer = hosts.hostnames(self.invocations), self.identity.get("renderer")
         return [
             {
-                "suite": self.suite, "task": task.index, "instruction": task.instruction, **task.classes,
+                "suite": self.suite, "task": task.index, **task.classes,
+                "instruction": inputs.instruction(self.sentences, task.index, e.episode, task.instruction),
                 "episode": e.episode, "attempt": e.attempt, "worker": e.worker,
                 "host": hosts.host_of(e.worker, names), "renderer": renderer, **e.result,
             }
@@ -155,6 +164,14 @@ class Summary:
             "why_not_comparable": self.comparability_problem,
             "published": [vars(row) for row in self.published],
             **{name: {label: rate_json(rate) for label, rate in rates.items()} for name, rates in classes.items()},
+            **({"ablation": self.ablation} if self.ablation else {}),
+            "ablations": {
+                name: {
+                    **rate_json(pair.b), "difference": round(pair.difference, 6),
+                    "difference_95": [round(end, 6) for end in pair.interval], "p_value": pair.p_value,
+                }
+                for name, pair in self.ablations.items()
+            },
             "tasks": [
                 {
                     "task": task.index, "instruction": task.instruction, **task.classes, "planned": task.planned,
@@ -173,6 +190,18 @@ class Summary:
             "faults": [vars(fault) for fault in self.faults],
             "provenance": {**self.identity, "sessions": self.invocations},
         }  # fmt: skip
+
+
+def paired_ablations(directory: Path, store: RunStore) -> dict[str, Comparison]:
+    """Return the run paired with each of its ablations that has episodes."""
+    pairs = {}
+    for name in inputs.ABLATIONS:
+        path = directory / inputs.DIRECTORY / name
+        if (path / STORE).is_file():
+            with read_run(path) as part:
+                if part.outcomes():
+                    pairs[name] = compare(store, part, force=True)
+    return pairs
 
 
 def pooled_rate(tasks: Iterable[TaskSummary]) -> Rate:
@@ -216,6 +245,8 @@ def comparability_problem(
     identity: Mapping[str, Any], description: Mapping[str, Any], complete: bool, invocations: list[dict[str, Any]]
 ) -> str:
     """Return why this run is not comparable with published figures; empty if it is."""
+    if ablation := identity.get("ablation"):
+        return f"the policy got {inputs.ABLATIONS[ablation]}"
     if not published(description["profile"]):
         return f"nothing was published for {identity['suite']} under profile {identity['profile']}"
     if description["assets"]["unlike"]:
@@ -235,6 +266,7 @@ def differing_settings(
     packages += identity.get("off_lock", [])
     expected = profile.get("details", {}).items()
     other = [f"{name} {details[name]}, not {value}" for name, value in expected if details.get(name, value) != value]
+    ablation = identity.get("ablation")
     changed = {
         "not all tasks": identity["tasks"] != list(range(len(description["tasks"]))),
         f"not the first {trials} init states": parse_ranges(identity["episodes"]) != list(range(trials)),
@@ -242,6 +274,8 @@ def differing_settings(
         "another seed": identity["seed"] != profile["env_seed"],
         "another part of each action chunk executed": identity["execute"] != profile.get("execute"),
         "an ensemble of chunks executed": identity.get("ensemble") is not None,
+        "other instructions than the suite's": identity.get("instructions") is not None,
+        f"with {inputs.ABLATIONS.get(ablation, ablation)}": ablation is not None,
         "in real time": identity.get("realtime") is not None,
         "privileged state was sent": policy["needs_privileged"],
         f"a checkpoint for {', '.join(suites)}": suites and identity["suite"] not in suites,

@@ -81,6 +81,10 @@ def read(name: str, store: RunStore) -> LeaderboardEntry:
         reason = f"not complete: {len(outcomes)} of {planned} episodes are done"
     elif not planned:
         reason = "it has no episodes"
+    elif store.meta("identity").get("ablation"):
+        reason = "the policy's inputs were ablated"
+    elif store.meta("identity").get("instructions"):
+        reason = "the policy got other instructions than the suite's"
     elif any(invocation["notes"].get("drift") for invocation in store.invocations()):
         reason = "its configuration changed between invocations (--allow-drift)"
     created = float(store.meta("created", 0.0))

@@ -15,6 +15,7 @@ import jinja2
 
 from vla_common.durations import format_duration
 from vla_contract.protocol.parts import Part
+from vla_evaluation import inputs
 from vla_evaluation.config import flatten
 from vla_evaluation.report.data import Summary
 from vla_evaluation.report.leaderboard import kinds, title
@@ -125,7 +126,8 @@ def render(directory: Path, summary: Summary, embed_bytes: int = EMBED_BYTES) ->
         if value not in (None, "", {}):
             provenance.append((name, str(value)))
     return templates(DIRECTORY).get_template("report.html.j2").render(
-        s=summary, low_high=summary.rate.interval, bar=interval_bar, verdict=verdict, provenance=provenance,
+        s=summary, ablations=inputs.ABLATIONS, low_high=summary.rate.interval, bar=interval_bar, verdict=verdict,
+        provenance=provenance,
         overall=interval_bar(summary.rate, summary.complete, 26, published), split=timing_split(summary),
         failures=[clip for clip in gallery if not clip["episode"].success],
         successes=[clip for clip in gallery if clip["episode"].success],

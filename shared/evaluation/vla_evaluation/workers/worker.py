@@ -9,15 +9,18 @@ log has the reason); anything else is a crash, and its episode is retried.
 from __future__ import annotations
 
 import ctypes
+import json
 import logging
 import os
 import signal
 import sys
 import time
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from fractions import Fraction
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +28,13 @@ import numpy as np
 
 from vla_contract import ActionChunk, ContractError, Observation, PolicyRefused, PolicyUnavailable
 from vla_contract.memory import keep_freed_memory
-from vla_evaluation import benchmark
+from vla_evaluation import benchmark, inputs
 from vla_evaluation.actions import PolicyFault
 from vla_evaluation.benchmark import Environment, EnvironmentRefused
+from vla_evaluation.config import parse_ranges
+from vla_evaluation.inputs import OTHER_IMAGES, OTHER_INSTRUCTION
 from vla_evaluation.pictures import video
-from vla_evaluation.rollout import Record, run_episode
+from vla_evaluation.rollout import Record, Timings, observe, run_episode
 from vla_evaluation.store.reading import BUSY_TIMEOUT_S
 from vla_evaluation.store.records import Lease, StoreError
 from vla_evaluation.store.remote import open_store, save_episode
@@ -159,6 +164,8 @@ class Worker:
         task = self.tasks[lease.task]
         self.heartbeat.enter(Phase.SCENE, self.job.scene_timeout_s)
         is_new, self.task = self.task != lease.task, None  # none while the scene is built
+        frames = self.frames_of_another(env, task, lease) if self.job.spec.ablation == OTHER_IMAGES else ()
+        sentence = self.sentence(task, lease.episode)
         episode, start = self.load_episode(env, task, lease.episode)
         self.task = lease.task
         self.set_status(f"task {lease.task} episode {lease.episode}")
@@ -176,6 +183,7 @@ class Worker:
                 keep_frame=self.keeps_frame(lease.task),
                 forgive=lambda error: self.counts_as_failure(lease, error),
                 alter=self.alter,
+                present=partial(inputs.present, spec=self.job.spec, sentence=sentence, frames=frames),
             )
         except (PolicyFault, PolicyRefused) as error:
             raise RunAborted(f"task {lease.task} episode {lease.episode}: {error}") from error
@@ -191,6 +199,30 @@ class Worker:
         """Load the task; return the episode's number for `Environment.reset`, and its start state."""
         env.load_task(task, self.job.spec.seed, **self.job.spec.protocol.scene())
         return episode, self.benchmark.init_states(task)[episode]
+
+    def sentence(self, task, episode: int) -> str:
+        """Return the instruction for the policy."""
+        if self.job.spec.ablation == OTHER_INSTRUCTION:
+            return inputs.of_another_task(self.tasks, task.index)
+        return inputs.instruction(self.job.spec.instructions, task.index, episode, task.instruction)
+
+    def frames_of_another(self, env: Environment, task, lease: Lease) -> list[Mapping[str, np.ndarray]]:
+        """Return the images that the policy had in another episode of the task, by step, by replaying its actions."""
+        source = self.directory.parents[1]  # the run whose episodes this one repeats
+        config = json.loads((source / "config.json").read_text(encoding="utf-8"))
+        other = inputs.another_episode(parse_ranges(config["episodes"]), lease.episode)
+        with np.load(source / "episodes" / f"{replace(lease, episode=other).stem}.npz", allow_pickle=False) as file:
+            actions = file["actions"]
+        spec, frames = self.job.spec, []
+        number, start = self.load_episode(env, task, other)
+        env.reset(number, start)
+        for _ in range(spec.protocol.wait_steps):
+            env.step(np.asarray(spec.protocol.wait_action, np.float32))
+        for step, action in enumerate(actions):
+            self.tick(step, is_new=True)
+            frames.append(observe(env, spec, lease.stem, step, Timings())[0].images)
+            env.step(action)
+        return frames
 
     def alter(self, action: np.ndarray) -> np.ndarray:
         """Return the action to execute for one of the policy's."""
