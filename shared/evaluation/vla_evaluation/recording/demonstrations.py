@@ -119,8 +119,8 @@ class Demonstration:
         """The views before each action: float64 [T, v]; see `Environment.view`."""
         return self.arrays["views"]
 
-    def frames(self, camera: str, size: int) -> np.ndarray:
-        """Render the images before each action, as a policy would receive them.
+    def frames(self, camera: str, size: int, steps: Sequence[int] | None = None) -> np.ndarray:
+        """Render the images before each action, or before those of `steps`, as a policy would receive them.
 
         uint8 [T, size, size, 3], bottom row first as the environment renders them (`[:, ::-1]` is upright,
         `[:, ::-1, ::-1]` turned by 180°). ValueError for an unknown camera, or if the scene cannot be restored
@@ -129,9 +129,9 @@ class Demonstration:
         rendering = renderer(self.source, size)
         if camera not in rendering.benchmark.cameras:
             raise ValueError(f"camera {camera!r} not found{did_you_mean(camera, rendering.benchmark.cameras)}")
-        views = self.views
+        views = self.views if steps is None else self.views[list(steps)]
         self.reset_scene(rendering)
-        images = np.empty((self.steps, size, size, 3), np.uint8)
+        images = np.empty((len(views), size, size, 3), np.uint8)
         for image, view in zip(images, views, strict=True):
             rendering.env.show(view)
             image[:] = rendering.env.render(camera)
