@@ -105,7 +105,7 @@ def play(env, task, episode, act):
     return False, actions
 
 
-@pytest.mark.parametrize(("suite", "index"), [("libero_object_shuffled", 5), ("libero_goal_shuffled", 3)])
+@pytest.mark.parametrize(("suite", "index"), [("libero_object_shuffled", 5), ("libero_goal_shuffled", 1)])
 def test_the_oracle_solves_a_start_and_its_actions_solve_no_other(suite, index, libero_env):
     task, oracle = suites.load_suite(suite).tasks[index], OraclePolicy()
 
@@ -119,7 +119,7 @@ def test_the_oracle_solves_a_start_and_its_actions_solve_no_other(suite, index, 
     def repeat(env, step):
         return actions[step] if step < len(actions) else None
 
-    assert [play(libero_env, task, episode, repeat)[0] for episode in range(4)] == [True, False, False, False]
+    assert [play(libero_env, task, episode, repeat)[0] for episode in range(3)] == [True, False, False]
 
 
 @pytest.mark.parametrize(("suite", "index"), [("libero_object_shuffled", 0), ("libero_goal_shuffled", 5)])
