@@ -31,6 +31,9 @@ def check(dataset: Dataset, samples: list[Sample], result: DatasetAudit) -> None
             result.add(KIND, "task_index", found, f"the sentence is '{text}', but the simulator ran '{task}'")
         return
     result.cannot_tell.append("whether all sentences of two tasks are exchanged: no simulator recorded its tasks")
+    if not all(sample.state.size and sample.images for sample in samples):
+        result.cannot_tell.append("whether single episodes have another task's sentence: it takes states and images")
+        return
     _likeness(samples, sentences, result)
 
 
