@@ -60,7 +60,7 @@ def _frozen(samples: list[Sample], camera: str, result: DatasetAudit) -> set[int
         arm = np.stack([sample.arm_motion(np.where(scale > 0, scale, np.inf)) for sample in samples])
         active = arm > np.median(arm) / 2
     usual = float(np.median(motion[active])) if active.any() else 0.0
-    still = active & (motion <= STILL_SHARE * usual)
+    still = active & (motion <= STILL_SHARE * usual) & (usual > 0)
     found = set()
     for number, sample in enumerate(samples):
         if still[number].sum() >= max(4, 0.4 * active[number].sum()):
