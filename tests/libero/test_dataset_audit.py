@@ -63,7 +63,7 @@ def test_sentences_are_compared_with_the_simulated_tasks(arm, tmp_path):
     metadata.write_json(planted.directory / metadata.SOURCE, source)
     result = audit(planted.directory)
     assert [note.kind for note in result.notes] == ["sentences exchanged"] * 2 and not result.cannot_tell
-    assert "the simulator ran 'pick up the blue block'" in result.notes[0].evidence
+    assert "the simulator ran 'pick up the red block'" in result.notes[0].evidence
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from vla_datasets.audit.findings import DatasetAudit
@@ -14,7 +16,7 @@ MIN_EPISODES = 5  # for comparisons of an episode with the others
 STILL_SHARE = 0.1  # of the camera's usual change from image to image: none
 MIN_GAIN = 1.8  # how many times better another reading of a video must fit
 MIN_Z = 5.0  # and how unusual the video must be as it is, in robust standard deviations
-TURNS = {
+TURNS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "upside down": lambda images: images[:, ::-1],
     "turned by 180°": lambda images: images[:, ::-1, ::-1],
     "red and blue exchanged": lambda images: images[..., ::-1],
@@ -53,12 +55,12 @@ def _frozen(samples: list[Sample], camera: str, result: DatasetAudit) -> set[int
         return set()
     motion = np.stack([sample.motion[camera] for sample in samples])  # [E, FRAMES - 1]
     active = np.ones_like(motion, bool)
-    if samples[0].state is not None:
+    if samples[0].state.size:
         scale = np.concatenate([sample.state for sample in samples]).std(0)
         arm = np.stack([sample.arm_motion(np.where(scale > 0, scale, np.inf)) for sample in samples])
         active = arm > np.median(arm) / 2
     usual = float(np.median(motion[active])) if active.any() else 0.0
-    still = active & (motion <= STILL_SHARE * usual)
+    still = active & (motion <= STILL_SHARE * usual) & (usual > 0)
     found = set()
     for number, sample in enumerate(samples):
         if still[number].sum() >= max(4, 0.4 * active[number].sum()):
@@ -109,7 +111,7 @@ def _other_video(dataset: Dataset, samples: list[Sample], cameras: list[str], re
     """Add episodes whose images show another episode's motion: by a model of the state from the images."""
     copied = _copies(dataset, samples, cameras, result)
     samples = [sample for sample in samples if sample.index not in copied]
-    if len(samples) < MIN_EPISODES or samples[0].state is None:
+    if len(samples) < MIN_EPISODES or not samples[0].state.size:
         result.cannot_tell.append("whether a video is another episode's: it takes 5 episodes with observation.state")
         return
     states = np.stack([sample.state[sample.steps] for sample in samples])  # [E, FRAMES, n]
