@@ -22,7 +22,7 @@ BETTER = 1.05  # times that another hypothesis must agree better, with certainty
 AGREES = 0.25  # correlation of an axis that can be judged
 SCALE = 1.35  # factor between recorded and answered movement that is still called healthy
 SHIFT = 0.6  # offset, in standard deviations of the recorded actions, that is still called healthy
-TIMED = 1.03  # times that answers must agree better at another time
+TIMED = 1.08  # times that answers must agree better at another time
 EXPLAINED = 0.4  # log of a size, plus an offset in deviations, that a kind of scale may leave
 ABSOLUTE = 0.95  # correlation of an answer with the hand's position
 
