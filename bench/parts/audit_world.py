@@ -72,10 +72,10 @@ def act_towards(cube: np.ndarray, sentence: str, state: np.ndarray) -> np.ndarra
     lifts = 1.0 if "lift" in words else 0.0 if "push" in words else 0.5
     position, vector = state[:3].astype(np.float64), state[3:6].astype(np.float64)
     closed = state[6] < 0.025
-    near = np.linalg.norm(position[:2] - cube) < 0.05
-    away = float(closed or near)
-    target = np.array([cube[0], cube[1] + end * away, 0.02 + 0.12 * (1 - near) + 0.2 * lifts * away])
-    move = np.clip((target - position) / 0.05 * 0.6, -0.9, 0.9)
+    goal = cube + np.array([0.0, end])  # beside the cube
+    near = np.linalg.norm(position[:2] - goal) < 0.05
+    target = np.array([*goal, 0.02 + 0.12 * (1 - near) + 0.2 * lifts * closed])
+    move = np.clip((target - position) / 0.05 * 0.3, -0.9, 0.9)
     # in the numbers of the axis-angle, as a network would compute it
     wanted = np.array([2.6 - 0.3 * end / 0.12, 0.5 * cube[1] / REACH, 2 * cube[0]])
     turn = np.clip((wanted - vector) / 0.5 * 0.25, -0.5, 0.5)

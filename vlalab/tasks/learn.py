@@ -6,7 +6,7 @@ import shlex
 import sys
 import zipfile
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from vlalab.commands import classes, course, learning, lifecycle, programs
 from vlalab.description import manifests, runs, service_settings
@@ -81,6 +81,8 @@ def learn(
         None, "number of demonstrations", "[1, inf)", default_help="as fits a third of the minutes, at most 200"),
     tasks: str | None = option(None, "tasks: numbers, ranges or names", kind="tasks", default_help="all"),
     trials: int = option(10, "episodes per task in the evaluation", kind="trials"),
+    starts: Literal["wide", "suite"] = option(
+        "wide", "of demonstrations: anywhere in reach, if the suite has such a variant; or the suite's own"),
     set: list[str] = option((), "further settings of `train minivla`", metavar="NAME=VALUE,…"),
     workers: int | None = option(None, "simulator processes", "[1, inf)", default_help="one per core"),
     **run_options: Any,
@@ -89,9 +91,12 @@ def learn(
 
     ./lab learn libero_object
     ./lab learn libero_goal --minutes 30 --tasks 0-2 --name three
+    ./lab learn libero_object --starts suite --set pictures=false --name blind
     """
     count = demonstrations or learning.demonstrations(minutes, workers or learning.cores())
-    plan = learning.LearningPlan(suite, name or suite, minutes, size, tasks, count, trials, learning.settings(set))
+    plan = learning.LearningPlan(
+        suite, name or suite, minutes, size, tasks, count, trials, learning.settings(set), starts
+    )
     progress = learning.load_progress(plan, counted=demonstrations is not None)
     finish(learning.Learning(progress, workers, typed=shlex.join(["./lab", *sys.argv[1:]]), **run_options).run())
 

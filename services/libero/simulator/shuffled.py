@@ -8,10 +8,13 @@ demonstrations (`vla_evaluation.recording.trajectory.seed_of`).
 
 from __future__ import annotations
 
+import hashlib
+import json
 import random
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from itertools import pairwise
 from math import cos, hypot, pi, sin
 from typing import TYPE_CHECKING
@@ -19,13 +22,17 @@ from typing import TYPE_CHECKING
 from services.libero.simulator.pro import PerturbedSuite
 
 if TYPE_CHECKING:
-    from services.libero.simulator.suites import Task
+    from services.libero.simulator.suites import Suite, Task
 
 KIND = "start"
 WIDE = {base: f"{base}_shuffled" for base in ("libero_object", "libero_goal")}
 VARIANTS = {name: PerturbedSuite(name, base, KIND) for base, name in WIDE.items()}
 EPISODES = 50  # of a task, as in LIBERO
 FIRST_SEED = 46_000  # of the evaluations' starts: FIRST_SEED + 50 * task + episode
+DIGESTS = {
+    "libero_object_shuffled": "5ad8f2ea15937f7977a0eb37ec1668eb970e14b874d237bf20f1756214faad20",
+    "libero_goal_shuffled": "cd9f6ed9c84e6bec16c3b99bc781dfead09af727d0441758b8042c6e9ae41af9",
+}  # of the starts of `rows`
 TRIES, RESTARTS = 100, 1000  # places for one thing, and scenes
 Place = tuple[float, float, float]  # x, y (m, on the table or floor) and yaw (rad)
 Corners = list[tuple[float, float]]
@@ -53,34 +60,34 @@ def _square(x: tuple[float, float], y: tuple[float, float], half: float) -> tupl
     return (Range(x, y, (-half, -half), (half, half)),)
 
 
-_FLOOR, _TABLE, _TURN = ((-0.24, 0.18), (-0.32, 0.32)), ((-0.28, 0.16), (-0.30, 0.30)), 0.2
-_CABINET, _STOVE = ((-0.13, -0.23), (0.13, 0.12)), ((-0.06, -0.10), (0.25, 0.10))
+_FLOOR, _TABLE, _TURN = ((-0.24, 0.18), (-0.32, 0.32)), ((-0.28, 0.10), (-0.30, 0.30)), 0.2
+_CABINET, _STOVE = ((-0.13, -0.19), (0.13, 0.12)), ((-0.06, -0.10), (0.25, 0.10))
 _RACK = ((-0.14, -0.14), (0.14, 0.14))
 FIXTURES = ("wooden_cabinet", "flat_stove", "wine_rack")
 # base → x of the arm's base, and how far from it an object may be: by Panda's data sheet, a level hand reaches 0.77 m
-# at the height of the table and 0.73 m when it carries something over the wine rack
-REACH = {"libero_object": (-0.60, 0.74), "libero_goal": (-0.66, 0.72)}
+# at the height of the table
+REACH = {"libero_object": (-0.60, 0.74), "libero_goal": (-0.66, 0.75)}
 STOVE = (-0.41, 0.21, 0.0)  # libero_goal's own
 # base → category → its ranges, of which one is drawn; "" is every other category
 RANGES: dict[str, dict[str, tuple[Range, ...]]] = {
     "libero_object": {"": _square(*_FLOOR, 0.055), "basket": _square((-0.16, 0.10), (-0.28, 0.28), 0.11)},
     "libero_goal": {
         "wooden_cabinet": (  # its drawers, which need room, open towards the middle of the table
-            Range((-0.20, 0.03), (-0.27, -0.22), *_CABINET, (pi - _TURN, pi + _TURN)),
-            Range((-0.20, 0.03), (0.22, 0.27), *_CABINET, (-_TURN, _TURN)),
+            Range((-0.20, 0.04), (-0.28, -0.22), *_CABINET, (pi - _TURN, pi + _TURN)),
+            Range((-0.20, 0.04), (0.22, 0.28), *_CABINET, (-_TURN, _TURN)),
         ),
         "flat_stove": (
-            Range((-0.42, -0.16), (-0.26, -0.16), *_STOVE, (-_TURN, _TURN)),
-            Range((-0.42, -0.16), (0.16, 0.26), *_STOVE, (-_TURN, _TURN)),
+            Range((-0.42, -0.16), (-0.28, -0.18), *_STOVE, (-_TURN, _TURN)),
+            Range((-0.42, -0.16), (0.18, 0.28), *_STOVE, (-_TURN, _TURN)),
         ),
         "wine_rack": (
             Range((-0.32, -0.02), (-0.28, -0.23), *_RACK, (pi - _TURN, pi + _TURN)),
             Range((-0.32, -0.02), (0.23, 0.28), *_RACK, (pi - _TURN, pi + _TURN)),
         ),
-        "akita_black_bowl": _square(*_TABLE, 0.07),
-        "plate": _square(*_TABLE, 0.08),
-        "wine_bottle": _square(*_TABLE, 0.045),
-        "cream_cheese": _square(*_TABLE, 0.055),
+        "akita_black_bowl": _square(*_TABLE, 0.065),
+        "plate": _square(*_TABLE, 0.075),
+        "wine_bottle": _square(*_TABLE, 0.04),
+        "cream_cheese": _square(*_TABLE, 0.05),
     },
 }
 
@@ -121,6 +128,19 @@ def draw(task: Task, seed: int) -> dict[str, Place]:
     raise RuntimeError(f"no start with seed {seed} in {RESTARTS} scenes; are the objects larger than their regions?")
 
 
+@cache
+def rows(task: Task) -> list[list[float]]:
+    """Return the starts of an evaluation, 50 rows of `to_row`."""
+    return [to_row(draw(task, seed_of(task.index, episode))) for episode in range(EPISODES)]
+
+
+def digest(suite: Suite) -> str:
+    """Return the SHA-256 of a suite's starts in 0.1 mm and 0.1 mrad; `DIGESTS` has those that were published."""
+    starts = {task.name: [[round(number * 1e4) for number in row] for row in rows(task)] for task in suite.tasks}
+    text = json.dumps(starts)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
 def seed_of(task: int, episode: int) -> int:
     """Return the seed of an evaluation's start."""
     return FIRST_SEED + EPISODES * task + episode
@@ -140,7 +160,7 @@ def _tries(ranges: tuple[Range, ...], rng: random.Random) -> Iterator[tuple[Plac
 
 def _goal_region(bddl: str) -> Corners:
     """Return the corners of the part of the table that a goal names, which stays free; empty if there is none."""
-    goal = re.search(r"\(On \S+ main_table_(\S+)\)", bddl[bddl.index("(:goal") :])
+    goal = re.search(r"\(On \w+ main_table_(\w+)\)", bddl[bddl.index("(:goal") :])
     if goal is None:
         return []
     ranges = re.search(rf"\({goal[1]}\s+\(:target \w+\)\s+\(:ranges[\s(]*([^()]*)", bddl)
@@ -162,6 +182,25 @@ def overlap(first: Corners, second: Corners) -> bool:
             if max(spans[0]) <= min(spans[1]) or max(spans[1]) <= min(spans[0]):
                 return False
     return True
+
+
+def point_bddl(bddl: str, places: dict[str, Place], margins: dict[str, float]) -> str:
+    """Return a task file's text whose regions are the places, so that stock LIBERO's reset puts everything there.
+
+    `margins` are the lengths (m) by name that LIBERO takes off both ends of an object's region (`horizontal_radius`);
+    names without one are fixtures, which have a yaw.
+    """
+    for name, region in placed(bddl).items():
+        (x, y, yaw), margin = places[name], margins.get(name, 0.0)
+        turn = "" if name in margins else f" (:yaw_rotation (({yaw!r} {yaw!r})))"
+        target, short = re.fullmatch(r"(floor|main_table)_(.*)", region).groups()
+        start = bddl.index(f"({short}\n")
+        end = next(
+            end for end in range(start, len(bddl)) if bddl.count("(", start, end) == bddl.count(")", start, end) > 0
+        )
+        numbers = f"{x - margin!r} {y - margin!r} {x + margin!r} {y + margin!r}"
+        bddl = f"{bddl[:start]}({short} (:target {target}) (:ranges (({numbers}))){turn}){bddl[end:]}"
+    return bddl
 
 
 def arrange(domain, places: dict[str, Place]) -> None:

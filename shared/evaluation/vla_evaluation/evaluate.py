@@ -282,7 +282,7 @@ def evaluate(benchmark: Benchmark, config: EvalConfig) -> int:
         label=f"{config.suite}-{info.name}",
         allow_drift=config.allow_drift,
     ) as run:
-        run.store.set_meta("about", describe(plan, spec, assets))
+        run.store.set_meta("about", describe(plan, assets, spec.instructions))
         run.store.set_meta("job", make_job(plan, spec, assets).to_json())
         left = unfinished(run.store.counts())
         videos = len(run.store.missing_videos(NEXT_SESSION, partial(video.should_render, config.video)))
@@ -327,7 +327,7 @@ def ablate(run: Run, plan: Plan, spec: RunSpec, assets: Assets) -> int:
     plan = replace(plan, episodes=plan.episodes[: plan.config.ablate_trials])
     identity, root = identify(plan, spec, assets), run.directory / inputs.DIRECTORY
     with open_run(root, identity, plan.units, run_id=spec.ablation, resume=None, label="") as part:
-        part.store.set_meta("about", describe(plan, spec, assets))
+        part.store.set_meta("about", describe(plan, assets, spec.instructions))
         part.store.set_meta("job", make_job(plan, spec, assets, video="none").to_json())
         left = unfinished(part.store.counts())
         say(f"{inputs.ABLATIONS[str(spec.ablation)]}: {left} of {plural(len(plan.units), 'episode')} to do")

@@ -77,15 +77,12 @@ IMAGE_CHANGES: Mapping[str, tuple[str, Callable[[np.ndarray], np.ndarray]]] = {
 PER_CAMERA = ("upside down", "turned by 180°")
 
 
-def with_images(
-    observation: Observation, change: Callable[[np.ndarray], np.ndarray], cameras: Sequence[str]
-) -> Observation:
+def with_images(seen: Observation, change: Callable[[np.ndarray], np.ndarray], cameras: Sequence[str]) -> Observation:
     """Return the observation with some cameras' images changed."""
     images = {
-        name: np.ascontiguousarray(change(image)) if name in cameras else image
-        for name, image in observation.images.items()
+        name: np.ascontiguousarray(change(image)) if name in cameras else image for name, image in seen.images.items()
     }
-    return replace(observation, images=images)
+    return replace(seen, images=images)
 
 
 def of_images(cameras: Sequence[str]) -> list[Change]:
@@ -197,11 +194,11 @@ def of_state(parts: Sequence[Part]) -> list[Change]:
             changes.append(Change(finding, f"state, {part.name}, is sent {what}", _on_state(span, function)))
     if 1 < len(blocks) <= 3:
         for order in list(itertools.permutations(range(len(blocks))))[1:]:
-            index = np.concatenate([np.arange(begin)[blocks[i]] for i in order])
+            index = np.argsort(np.concatenate([np.arange(begin)[blocks[i]] for i in order]))
             names = ", ".join(parts[i].name for i in order)
             changes.append(
                 Change(
-                    "state order", f"the state is sent as {names}",
+                    "state order", f"the state is sent for a policy that reads {names}",
                     lambda seen, i=index: replace(seen, state=seen.state[i]),  # type: ignore[misc]
                 )
             )  # fmt: skip

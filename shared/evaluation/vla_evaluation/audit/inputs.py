@@ -23,6 +23,7 @@ PROMISING = 0.02  # log-likelihood per number above the plain input for which a 
 BETTER = 1.03  # times that answers must agree better after a change, at least
 UNUSED = 0.02  # change of an action, in standard deviations, below which an input is hardly used
 ROUNDS = 3
+NOISY = 1.3  # times the difference of two answers to one request, from which on an input has changed them
 SENTENCE = 0.5  # share of another sentence's effect that upper case or a full stop may have
 UNFAMILIAR = "the recording shows the lab's own simple models, which this policy may never have seen: ./lab assets"
 Apply = Callable[[Observation], Observation]
@@ -182,10 +183,16 @@ def uses(state: Inputs, kind: str) -> Verdict:
     ).replace("instruction change", "instruction changes").replace("state change", "state changes")  # fmt: skip
     if f"instruction {'kept'}" == state.serving.history and kind == "instruction":
         return cannot_tell(title, f"{evidence}; the policy keeps an earlier one")
-    if largest <= max(SAME, 3 * state.serving.noise) or mean < UNUSED:
-        how = "" if largest <= SAME else "hardly "
-        return wrong(title, f"ignores the {kind}", f"{evidence}: {how or 'not '}used")
+    if state.outputs.verdicts[0].findings == ("constant output",):
+        return cannot_tell(title, "all answers are equal")
+    if not changes_answers(state, mean, largest):
+        return wrong(title, f"ignores the {kind}", f"{evidence}: {'hardly' if largest > SAME else 'not'} used")
     return fine(title, evidence)
+
+
+def changes_answers(state: Inputs, mean: float, largest: float) -> bool:
+    """Return whether answers changed by more than they do for the same request, and enough to matter."""
+    return largest > SAME and mean > max(UNUSED, NOISY * state.serving.mean_noise)
 
 
 def details(state: Inputs) -> list[Verdict]:
@@ -195,7 +202,7 @@ def details(state: Inputs) -> list[Verdict]:
         for camera in info.cameras if len(info.cameras) > 1 else ():
             answers = state.ask(partial(_with_other_image, state, camera))
             mean, largest = state.change_by(answers)
-            if largest <= max(SAME, 3 * state.serving.noise):
+            if largest <= SAME:
                 _note(state, "cameras", f"ignores camera {camera}", f"{camera} changes nothing")
         answers = state.ask(lambda seen: changes.with_images(seen, changes.grey, info.cameras))
         mean, largest = state.change_by(answers)
@@ -219,8 +226,7 @@ def _note(state: Inputs, convention: str, finding: str, evidence: str) -> None:
 def truncated(state: Inputs) -> Verdict:
     """Whether the end of the instruction reaches the model."""
     title, effect = "whole instruction read", state.effects.get("instruction", 0.0)
-    noise = state.serving.noise
-    if effect < max(UNUSED, 2 * noise):
+    if effect < max(UNUSED, NOISY * state.serving.mean_noise):
         return cannot_tell(title, "the instruction changes nothing")
 
     def ending(seen: Observation) -> Observation:
@@ -230,7 +236,7 @@ def truncated(state: Inputs) -> Verdict:
 
     mean, largest = state.change_by(state.ask(ending))
     evidence = f"another second half changes an action by {mean:.2g} deviations, another sentence by {effect:.2g}"
-    if largest <= max(SAME, 3 * noise):
+    if largest <= SAME or mean < NOISY * state.serving.mean_noise:
         return wrong(title, "instruction truncated", evidence)
     return fine(title, evidence)
 
@@ -238,7 +244,7 @@ def truncated(state: Inputs) -> Verdict:
 def variants(state: Inputs) -> Sequence[Verdict]:
     """Note whether upper case or a full stop changes answers like another sentence."""
     effect = state.effects.get("instruction", 0.0)
-    if effect < max(UNUSED, 2 * state.serving.noise):
+    if effect < max(UNUSED, NOISY * state.serving.mean_noise):
         return ()
     for change in changes.of_language():
         if change.finding in changes.VARIANTS:

@@ -13,7 +13,7 @@ from vla_contract import PolicyInfo
 from vla_contract.protocol.parts import Part
 from vla_evaluation.audit.findings import Verdict, cannot_tell, fine, not_applicable, wrong
 from vla_evaluation.audit.moments import AROUND, Moments
-from vla_evaluation.audit.scoring import CERTAIN, Comparison, Fit, compare, live_dimensions, zero
+from vla_evaluation.audit.scoring import CERTAIN, Comparison, Fit, clip, compare, live_dimensions, zero
 from vla_evaluation.offline.scores import dimension_names
 
 Correction = Callable[[Moments, np.ndarray], np.ndarray]
@@ -23,6 +23,7 @@ AGREES = 0.25  # correlation of an axis that can be judged
 SCALE = 1.35  # factor between recorded and answered movement that is still called healthy
 SHIFT = 0.6  # offset, in standard deviations of the recorded actions, that is still called healthy
 TIMED = 1.03  # times that answers must agree better at another time
+EXPLAINED = 0.4  # log of a size, plus an offset in deviations, that a kind of scale may leave
 ABSOLUTE = 0.95  # correlation of an answer with the hand's position
 
 
@@ -51,9 +52,11 @@ class Outputs:
         return answers
 
     def gain(self, moments: Moments, answers: np.ndarray) -> np.ndarray:
-        """Return the gain [1 + RESAMPLES, n] of corrected answers."""
+        """Return the gain [1 + RESAMPLES, n] of answers: corrected or as they are, whichever agrees better."""
         length = self.length
-        return Fit(self.correct(moments, answers)[:, :length], moments.at(self.shift, length)).gain()
+        corrected = Fit(self.correct(moments, answers)[:, :length], moments.at(self.shift, length)).gain()
+        plain = Fit(answers[:, :length], moments.at(0, length)).gain()
+        return max(corrected, plain, key=lambda gain: float(gain[0, self.live].sum()))
 
     def fit(self) -> Fit:
         answers = self.correct(self.moments, self.answers)[:, : self.length]
@@ -89,7 +92,6 @@ def moving(outputs: Outputs) -> Verdict:
     for i in still:
         gripper = "gripper" in outputs.names[i]
         found.append("gripper stuck" if gripper else "axis stuck")
-    outputs.live = np.array([i for i in outputs.live if i not in still], int)
     if found:
         names = ", ".join(outputs.names[i] for i in still)
         return wrong("actions move", tuple(dict.fromkeys(found)), f"{names}: the same number in all answers")
@@ -313,25 +315,26 @@ def scale(outputs: Outputs) -> Verdict:
 
 
 def _kind_of_scale(outputs: Outputs, affected: list[int], axes: list[int], factors: np.ndarray) -> str:
-    """Return the finding that explains answers of the wrong size best, by their distance from what was recorded."""
-    answers = outputs.correct(outputs.moments, outputs.answers)[:, : outputs.length][..., axes]
+    """Return the finding that explains answers of the wrong size best, by size and centre."""
+    answers = clip(outputs.correct(outputs.moments, outputs.answers)[:, : outputs.length][..., axes])
     recorded = outputs.moments.at(outputs.shift, outputs.length)[..., axes]
     low, high = outputs.moments.ranges[:, axes]
     units = np.array([_unit(part) for part in outputs.info.action for _ in range(part.size)])[axes]
-    spread = np.nanstd(recorded, (0, 1)) + 1e-9
     candidates = {
         "metres in place of normalised": answers / units,
         "degrees in place of radians": np.deg2rad(answers),
         "not un-normalised": (answers + 1) / 2 * (high - low) + low,
         "un-normalised twice": (answers - low) / (high - low + 1e-9) * 2 - 1,
         "scaled": answers * np.exp(np.median(np.log(factors[affected]))),
-        "statistics of other data": answers,
     }
-    errors = {
-        name: float(np.nanmedian(np.abs(candidate - recorded) / spread)) for name, candidate in candidates.items()
-    }
-    best = min(errors, key=lambda name: errors[name])
-    return best if errors[best] < 0.7 * errors["statistics of other data"] else "statistics of other data"
+    spread, centre = np.nanstd(recorded, (0, 1)) + 1e-9, np.nanmean(recorded, (0, 1))
+
+    def misfit(candidate: np.ndarray) -> float:
+        sizes = np.abs(np.log((np.nanstd(candidate, (0, 1)) + 1e-9) / spread))
+        return float(np.mean(sizes + np.abs(np.nanmean(candidate, (0, 1)) - centre) / spread))
+
+    best = min(candidates, key=lambda name: misfit(candidates[name]))
+    return best if misfit(candidates[best]) < EXPLAINED else "statistics of other data"
 
 
 def gripper_range(outputs: Outputs) -> Verdict:
@@ -344,7 +347,7 @@ def gripper_range(outputs: Outputs) -> Verdict:
     ends = np.nanquantile(values, (0.03, 0.97))
     expected = np.array([part.low, part.high])
     evidence = f"answers {ends[0]:.2f} to {ends[1]:.2f}, announced {part.low:g} to {part.high:g}"
-    if index[0] not in outputs.live:
+    if ends[0] == ends[1] or index[0] not in outputs.live:
         return cannot_tell(title, evidence)
     other = np.array([0.0, 1.0]) if part.low < 0 else np.array([-1.0, 1.0])
     if np.abs(ends - other).max() < 0.25 < np.abs(ends - expected).max():

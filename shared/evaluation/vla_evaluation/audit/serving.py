@@ -20,12 +20,15 @@ SAYS_SO = ("sampling", "stochastic", "temperature", "deterministic", "assumed") 
 
 @dataclass
 class Serving:
-    """spread: float64 [n], standard deviations of the answers; noise: difference of two answers to one request."""
+    """spread: float64 [n], standard deviations of the answers; noise, mean_noise: largest and mean difference of two
+    answers to one request.
+    """
 
     asker: Asker
     moments: Moments
     spread: np.ndarray
     noise: float = 0.0
+    mean_noise: float = 0.0
     history: str = ""  # finding about what an answer keeps of an earlier request
 
     def difference(self, one: np.ndarray | None, other: np.ndarray | None) -> float:
@@ -57,16 +60,18 @@ def check(asker: Asker, moments: Moments, answers: np.ndarray) -> tuple[list[Ver
 
 def deterministic(serving: Serving) -> Verdict:
     """Whether the same request gets the same answer."""
-    differences = []
+    differences, means = [], []
     for seen, _ in serving.pairs():
         again = [serving.asker.ask(in_session(seen, "r", 0 if serving.asker.info.stateful else None)) for _ in range(4)]
         # the first may depend on what came before
         differences.append(max(serving.difference(again[1], other) for other in again[2:]))
+        if again[1] is not None and again[2] is not None and again[1].shape == again[2].shape:
+            means.append(float(np.mean(np.abs(again[1] - again[2]) / serving.spread)))
     worst = float(np.nanmax([*differences, 0.0]))
     evidence = f"the same request again changes an action by {worst:.2g} standard deviations"
     if worst <= SAME:
         return fine("deterministic", evidence)
-    serving.noise = float(np.nanmedian(differences))
+    serving.noise, serving.mean_noise = float(np.nanmedian(differences)), float(np.mean(means or [0.0]))
     if any(name in serving.asker.info.details for name in SAYS_SO):
         return cannot_tell("deterministic", f"{evidence}; its description says so, or its protocol cannot")
     return wrong("deterministic", "not deterministic", evidence)

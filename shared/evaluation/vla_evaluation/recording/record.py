@@ -95,7 +95,7 @@ def describe_recording(store: RunStore, plan: Plan, spec: RunSpec, assets: Asset
     """Store the workers' job, and the data besides the identity that readers of the files need."""
     benchmark = plan.benchmark
     more = {"cameras": list(benchmark.cameras), "state": [asdict(part) for part in benchmark.state]}
-    store.set_meta("about", {**describe(plan, spec, assets), "recording": more})
+    store.set_meta("about", {**describe(plan, assets, spec.instructions), "recording": more})
     wanted = {str(task): count for task, count in targets.items()}
     store.set_meta("job", make_job(plan, spec, assets, worker.RecordingJob, wanted=wanted).to_json())
 

@@ -80,7 +80,7 @@ class Episodes:
 
         `cameras` maps the set's keys to the simulator's names.
         """
-        fields = ("task", "episode", "seed", "success", "steps")
+        fields = ("task", "instruction", "episode", "seed", "success", "steps")
         return {
             **self.facts,
             "action": [asdict(part) for part in self.facts["action"]],

@@ -112,7 +112,7 @@ class Summary:
         self.kinds = {kind: pooled_rate(task for task in self.tasks if task.kind == kind) for kind in kinds}
         self.levels = {str(level): pooled_rate(task for task in self.tasks if task.level == level) for level in levels}
         self.ablations = paired_ablations(directory, store)
-        self.is_learned = bool(identity["policy"]["cameras"]) and not identity.get("ablation")
+        self.is_learned = bool(identity["policy"].get("cameras")) and not identity.get("ablation")
         self.ablation = inputs.ABLATIONS.get(identity.get("ablation"), "")
         self.sentences = identity.get("instructions") or {}
         self.chunks = Chunking.of(identity).description
