@@ -50,7 +50,7 @@ class RealClass:
         self.volume, self.state = directory / "volume", directory / "state"
         self.volume.mkdir()
         self.state.mkdir(mode=0o700)
-        port = next(port for port in ports.free_ports(20) if port + 2 < ports.CHOICE.stop)
+        port = ports.free_ports(1)[0]
         self.url, self.path = f"http://127.0.0.1:{port}", self.volume / "class"
         self.flags = ["--port", port, *(word for item in settings.items() for word in (f"--{item[0]}", item[1]))]
         self.browsers = {}

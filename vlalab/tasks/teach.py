@@ -27,6 +27,7 @@ ACTIONS = {
     "backup": ("a file to write", 1, 1),
     "restore": ("a file of `class backup`", 1, 1),
     "logs": ("", 0, 0),
+    "unit": ("", 0, 0),
 }
 
 
@@ -35,7 +36,8 @@ def class_(
     action: str = positional(help=", ".join(ACTIONS), kind="one of", keywords=tuple(ACTIONS)),
     arguments: list[str] = positional(help="students, or a file", metavar="NAME … or FILE"),
     host: str | None = option(None, "for up: address to listen on", default_help="127.0.0.1", metavar="ADDRESS"),
-    port: int | None = option(None, "for up: port; the next two are used too", "[1, 65533]", default_help="8080"),
+    port: int | None = option(None, "for up: port; students cannot take one below 1024", "[1, 65535]",
+                             default_help="880"),
     environments: list[str] | None = option(
         None, "for up: environments to choose from", kind="one of", keywords=tuple(manifests.notebooks()),
         default_help="the course's"),
@@ -91,6 +93,8 @@ def class_(
         raise LabError(f"class {action} takes no settings, got {', '.join(given)}; they are for class up")
     if action == "down":
         classes.down()
+    elif action == "unit":
+        print(classes.unit(), end="")
     elif action == "logs":
         classes.show_log(100)
     else:
