@@ -98,7 +98,8 @@ class Student:
                     return text
             raise RuntimeError("the kernel's connection was closed")
 
-        return IOLoop(make_current=False).run_sync(execute)
+        output: str = IOLoop(make_current=False).run_sync(execute)
+        return output
 
 
 def main() -> None:
