@@ -252,9 +252,9 @@ def as_student(account: store.Account, command: list[str], data: bytes = b"", cw
     if cwd:
         command = ["env", "-C", cwd, *command]  # a shell's `cd` asks for the whole path, which is root's
     who: dict[str, Any] = {"user": account.uid, "group": account.uid, "extra_groups": []}
-    return subprocess.run(
-        command, cwd=home, input=data, capture_output=True, env={"PATH": "/usr/bin:/bin"}, **who
-    ).stdout
+    environment = {"PATH": "/usr/bin:/bin"}
+    done = subprocess.run(command, cwd=home, input=data, capture_output=True, env=environment, **who)
+    return bytes(done.stdout)
 
 
 # --- backup, database ---------------------------------------------------------------------------------------
