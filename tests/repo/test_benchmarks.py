@@ -21,6 +21,7 @@ TESTS = [path for path in sorted((paths.ROOT / "tests").glob("*/test_benchmarks.
 # What measures one program against a fixed target, with the reason that there is no other side.
 ONE_SIDE = {
     "audit_data": "planted faults and healthy sets, one detector",
+    "class": "students of one hub",
     "simulator": "one page in a browser",
     "ui": "pages of one service",
 }
