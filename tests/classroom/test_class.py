@@ -56,11 +56,11 @@ class RealClass:
         self.browsers = {}
 
     def lab(self, *words, code=0):
-        """Return what a `./lab class` command printed."""
+        """Return what a `./lab class` command printed. code: the expected exit code, None for any."""
         variables = {**os.environ, "VLALAB_VOLUME": str(self.volume), "VLALAB_STATE": str(self.state)}
         command = [paths.ROOT / "lab", "class", *map(str, words)]
         done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=900)
-        assert done.returncode == code, done.stdout + done.stderr
+        assert code in (None, done.returncode), done.stdout + done.stderr
         return done.stdout + done.stderr
 
     def home(self, name):
@@ -87,7 +87,7 @@ class RealClass:
     def process(self, name):
         """Return the pid of the hub or the proxy."""
         (file,) = self.state.rglob(f"class-{name}.json")
-        return json.loads(file.read_text())["child"]["pid"]
+        return (json.loads(file.read_text())["child"] or {}).get("pid")
 
 
 @pytest.fixture(scope="module")
@@ -103,7 +103,7 @@ def room(tmp_path_factory):
     finally:
         for page in made.browsers.values():
             page.close()
-        made.lab("down")
+        made.lab("down", code=None)  # it may not have started
         unmount(made.path)
 
 
@@ -212,7 +212,7 @@ def test_a_running_cell_survives_a_killed_hub_and_proxy(room):
     for name in ("hub", "proxy"):
         before, size = room.process(name), count.stat().st_size
         os.kill(before, signal.SIGKILL)
-        until(lambda name=name, before=before: room.process(name) != before)
+        until(lambda name=name, before=before: room.process(name) not in (before, None))
         until(lambda size=size: count.stat().st_size > size + 10)
     ask = "fetch('/user/ben/api/status').then(a => a.status, e => 0)"
     until(lambda: room.browsers["ben"].js(ask) == 200)
