@@ -308,6 +308,8 @@ def evaluate(benchmark: Benchmark, config: EvalConfig) -> int:
         if code and summary.done < summary.planned:
             say(f"\nnot complete: {summary.done} of {summary.planned} episodes done, all of them stored; resume with")
             say(f"  {resume_command(run, benchmark.suites)}")
+        elif code and ablations:
+            say(f"\nablations not complete; resume with\n  {resume_command(run, benchmark.suites)}")
         return code
 
 
