@@ -1,10 +1,13 @@
 """That the sides which the labs' benchmarks compare compute in different ways."""
 
+import json
+
 import pytest
 import torch
 from torch import nn
 
-from bench import diffusion, transformer
+from bench import diffusion, looks, transformer
+from services.minivla.config import Config
 from services.ws_mdl.diffusion import train as diffusion_train
 from services.ws_mdl.transformer import model as lab_model
 from services.ws_mdl.transformer.config import get_config
@@ -13,6 +16,7 @@ from tests.calls import count_calls
 from tests.gpu_parts import run_gpu_parts
 from vla_modelkit.training.machine import TrainingMachine, choose_machine
 
+VALUES = {"false": False, "0": 0}
 CPU = TrainingMachine(torch.device("cpu"))
 SMALL = {"d_model": 32, "N": 1, "h": 4, "d_ff": 64}
 
@@ -21,6 +25,20 @@ SMALL = {"d_model": 32, "N": 1, "h": 4, "d_ff": 64}
 def data(volume, tmp_path):
     """A small corpus, with batches of the lab's."""
     return get_ds(get_config("tiny", corpus="reverse", device="cpu", batch_tokens=128), tmp_path, CPU, volume)
+
+
+def test_looks_trains_networks_that_differ():
+    """Every row changes the network or what it learns from; wordings are not the training's sentences."""
+    trained = set()
+    for settings in looks.ROWS.values():
+        changes = dict(setting.split("=") for setting in settings)
+        config = Config(data="demonstrations", **{name: VALUES.get(text, text) for name, text in changes.items()})
+        trained.add((config.size, config.cameras, config.pictures, config.state, config.looks))
+    assert len(trained) == len(looks.ROWS) and (next(iter(looks.ROWS.values())) == ())
+    wordings = json.loads(looks.WORDINGS.read_text())
+    assert set(wordings) == set(looks.BASES.values())
+    for sentences in wordings.values():
+        assert len(sentences) == 10 and all(len({*other, own}) == 6 for own, other in sentences.items())
 
 
 def test_transformer_computes_in_the_courses_way_and_in_the_labs(data, tmp_path, monkeypatch):
