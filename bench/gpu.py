@@ -29,7 +29,7 @@ from bench.common import ROOT, flags, is_met
 
 ENVIRONMENT = "host"  # this process only starts the others
 PARTS = {  # environment that has its packages -> names of parts; functions in bench/parts/gpu_ENVIRONMENT.py
-    "openvla": ("openvla", "openvla_flash", "openvla_nf4", "openvla_fp32"),
+    "openvla": ("openvla", "openvla_flash", "openvla_nf4", "openvla_oft", "openvla_fp32"),
     "gr00t": ("gr00t", "gr00t_flash", "gr00t_fp32", "gr00t_training"),
     "ws_mdl": ("minivla",),
     "libero": ("egl_gpu", "egl_cpu"),

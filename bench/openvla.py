@@ -23,7 +23,6 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 
 from vla_modelkit.threads import set_wait_policy
 
@@ -33,6 +32,7 @@ import numpy as np
 import torch
 
 from bench.common import figure, flags, interleaved
+from bench.parts.gpu_openvla import oft_engine
 from bench.parts.openvla_measure import (
     decode_passes,
     jittered,
@@ -42,14 +42,12 @@ from bench.parts.openvla_measure import (
 )
 from bench.parts.openvla_plain import PlainOFT, PlainOpenVLA
 from services.openvla.checkpoint import tiny
-from services.openvla.checkpoint.oft import CHUNK, Oft
-from services.openvla.decoding import parallel
+from services.openvla.checkpoint.oft import CHUNK
 from services.openvla.decoding.actions import ActionCodec
 from services.openvla.decoding.drafts import Drafter
 from services.openvla.decoding.engine import Engine, capacity
 from services.openvla.decoding.parallel import ParallelEngine
 from services.openvla.model import attention
-from services.openvla.model.oft import load_oft
 from services.openvla.model.openvla import load_model, model_shapes
 from services.openvla.model.vision import patch_count
 from vla_modelkit.weights import MadeUp
@@ -110,12 +108,9 @@ def build(spec: tiny.TinySpec, dtype: torch.dtype, device: torch.device) -> tupl
 
 def build_oft(spec: tiny.TinySpec, dtype: torch.dtype, device: torch.device) -> tuple[ParallelEngine, PlainOFT]:
     """Return our engine of OpenVLA-OFT and upstream's computation over the same made-up weights."""
-    config = replace(spec, oft=Oft()).model_config()
-    source = MadeUp(model_shapes(config), device)
-    slots = parallel.capacity(patch_count(config.towers), 2)
-    kernel, _ = attention.choose("sdpa", device, dtype)
-    base = load_model(config, source, dtype, device, kernel, slots)
-    return ParallelEngine(load_oft(base, source, 2)), PlainOFT(config, source, dtype, device)
+    engine = oft_engine(spec, dtype, device)
+    config = engine.model.config
+    return engine, PlainOFT(config, MadeUp(model_shapes(config), device), dtype, device)
 
 
 def single_stream(engine: Engine, other: Callable[[np.ndarray], np.ndarray], rounds: int, threads: int) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,8 +13,12 @@ from bench.common import figure
 from bench.parts.gpu_plan import Plan, random_images, synchronize
 from bench.parts.openvla_measure import rooflines
 from services.openvla.checkpoint import tiny
+from services.openvla.checkpoint.oft import STATE_SIZE, Oft
+from services.openvla.decoding import parallel
 from services.openvla.decoding.engine import Engine, capacity, row_bytes
+from services.openvla.decoding.parallel import ParallelEngine
 from services.openvla.model import attention
+from services.openvla.model.oft import load_oft
 from services.openvla.model.openvla import load_model, model_shapes, weight_bytes
 from services.openvla.model.vision import patch_count
 from vla_modelkit.graphs import Eager
@@ -23,9 +29,14 @@ PROMPT = [1, *range(300, 318), 29871]  # token ids, as many as LIBERO's instruct
 BATCHES = (1, 2, 4, 8, 16)
 
 
+def spec_of(plan: Plan) -> tiny.TinySpec:
+    """Return the shape of the network."""
+    return tiny.SPECS["tiny" if plan.tiny else "full"]
+
+
 def load(plan: Plan, device: Any, dtype: Any, attention_name: str = "sdpa", quant: str = "none") -> Any:
     """Return OpenVLA's network with random weights, and room in its cache for what its engine asks."""
-    config = tiny.SPECS["tiny" if plan.tiny else "full"].model_config()
+    config = spec_of(plan).model_config()
     implementation, _ = attention.choose(attention_name, device, dtype)
     slots = capacity(patch_count(config.towers))
     return load_model(config, MadeUp(model_shapes(config), device), dtype, device, implementation, slots, quant)
@@ -94,6 +105,40 @@ def openvla_nf4(plan: Plan) -> None:
     (ms,) = plan.timed({"one stream, nf4": lambda: engine.generate(images, [PROMPT])}).values()
     plan.figure("gpu_openvla_nf4_one_stream", ms, "ms")
     plan.figure("gpu_openvla_nf4_weights", weights_gb, "GB")
+
+
+def openvla_oft(plan: Plan) -> None:
+    """OpenVLA-OFT 7B with two images and the state: a chunk of eight actions, CUDA graphs against none, batches."""
+    device, dtype = plan.device_and_dtype()
+    reset_peak(device)
+    engine = oft_engine(spec_of(plan), dtype, device)
+    eager = ParallelEngine(engine.oft, max_batch=1, fixed_shapes=False)
+    eager.runner = Eager()
+    side = engine.model.config.towers[0].image_size
+    images = random_images(2 * BATCHES[-1], side).reshape(BATCHES[-1], 2, side, side, 3)
+    states = np.zeros((BATCHES[-1], STATE_SIZE))
+
+    def chunks(count: int, runner: ParallelEngine = engine) -> np.ndarray:
+        return runner.generate(images[:count], [PROMPT] * count, states[:count])
+
+    chunk, without_graphs = plan.timed({"chunk": lambda: chunks(1), "no graphs": lambda: chunks(1, eager)}).values()
+    plan.figure("gpu_openvla_oft_chunk", chunk, "ms", "<=60")
+    plan.figure("gpu_openvla_oft_graphs_over_none", without_graphs / chunk, "ratio")
+    for count in BATCHES:
+        (batch_ms,) = plan.timed({f"batch {count}": functools.partial(chunks, count)}).values()
+        plan.figure(f"gpu_openvla_oft_batch_{count}", 1e3 * count / batch_ms, "chunks/s")
+    if device.type == "cuda":
+        estimate = weight_bytes(engine.model.config, dtype) + BATCHES[-1] * parallel.row_bytes(engine.oft)
+        plan.memory_figure("gpu_openvla_oft_memory_error", used_bytes(device), estimate)
+
+
+def oft_engine(spec: tiny.TinySpec, dtype: torch.dtype, device: torch.device) -> ParallelEngine:
+    """Return the engine of OpenVLA-OFT with an L1 head, two images and the state, over random weights."""
+    config = replace(spec, oft=Oft()).model_config()
+    source = MadeUp(model_shapes(config), device)
+    slots = parallel.capacity(patch_count(config.towers), 2)
+    kernel, _ = attention.choose("sdpa", device, dtype)
+    return ParallelEngine(load_oft(load_model(config, source, dtype, device, kernel, slots), source, 2))
 
 
 def openvla_fp32(plan: Plan) -> None:

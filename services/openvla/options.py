@@ -28,6 +28,10 @@ class CheckpointOptions(checkpoint_options.CheckpointOptions):
     """Get a checkpoint of OpenVLA or OpenVLA-OFT."""
 
     oft: bool = option(False, "OpenVLA-OFT's checkpoint of the suite, or with --tiny a random one")
+    merge: str = option("", "a LoRA adapter to merge into its base, as a new checkpoint", kind="path or repository")
+    base: str = option(
+        "", "with --merge: what the adapter was trained on", default_help="as it states", kind="path or repository"
+    )
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from vla_contract.protocol.messages import encode_observation
 from vla_contract.protocol.problems import Problem
 from vla_contract.server.arrivals import MAX_CLIENTS, Arrivals
 from vla_contract.server.batching import BatchQueue, InferenceJob
+from vla_contract.server.tenants import Tenant
 
 
 def together(count: int, act: Callable[[int], object]) -> list:
@@ -223,8 +224,13 @@ def test_a_failing_reset_is_a_problem(service, client):
     assert c.act(observe()).actions.shape == (1, 7)
 
 
-def job(client, queued=None):
-    return InferenceJob(observe(client or "nameless"), None, client, time.monotonic() + 60, queued or time.monotonic())
+TENANT = Tenant("admin")
+
+
+def job(client, queued=None, tenant=TENANT):
+    return InferenceJob(
+        observe(client or "nameless"), None, client, tenant, time.monotonic() + 60, queued or time.monotonic()
+    )
 
 
 class TestCompany:
@@ -238,7 +244,7 @@ class TestCompany:
         return arrivals, 100.0 + 2 * pause_s
 
     def ask(self, arrivals, time_s):
-        arrivals.asks("worker", time_s)
+        arrivals.asks("worker", time_s, TENANT)
         arrivals.leaves_queue("worker")
         arrivals.answered("worker", time_s)
 
@@ -256,12 +262,12 @@ class TestCompany:
 
     def test_one_that_waits_already_is_not(self):
         arrivals, at = self.habit(0.05)
-        arrivals.asks("worker", at + 0.05)
+        arrivals.asks("worker", at + 0.05, TENANT)
         assert arrivals.due(at + 0.05, at + 1.0, 1.0) == at + 0.05
 
     def test_a_long_inference_does_not_make_it_forgotten(self):
         arrivals = Arrivals()
-        arrivals.asks("new", 0.0)
+        arrivals.asks("new", 0.0, TENANT)
         arrivals.leaves_queue("new")
         assert arrivals.due(5.0, 6.0, infer_s=4.0) == 6.0 and arrivals.due(5.0, 6.0, infer_s=0.1) <= 5.0
 
@@ -273,7 +279,7 @@ class TestCompany:
     def test_few_are_remembered(self):
         arrivals = Arrivals()
         for number in range(3 * MAX_CLIENTS):
-            arrivals.asks(f"client {number}", float(number))
+            arrivals.asks(f"client {number}", float(number), TENANT)
         assert len(arrivals._clients) == MAX_CLIENTS
 
 

@@ -12,6 +12,7 @@ from vla_contract import PolicyUnavailable, SessionLost
 from vla_contract.protocol.messages import encode_observation
 from vla_contract.server.serving import address, listen
 from vla_contract.server.sessions import SessionTable
+from vla_contract.server.tenants import Tenant
 
 TRICKLING = {"head": b"HTTP/1.1 200 OK\r\nX: ", "body": b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n"}
 
@@ -83,15 +84,15 @@ def test_a_session_that_does_not_move_is_forgotten():
 
     async def use():
         forgotten, loop = [], asyncio.get_running_loop()
-        table = SessionTable(forgotten.append, idle_s=0.05)
+        table, tenant = SessionTable(forgotten.append, idle_s=0.05), Tenant("admin")
         for session in ("computed now", "left"):
             future = loop.create_future()
-            table.record(observe(session), session, future)
+            table.record(observe(session), session, future, tenant)
             if session == "left":
                 future.set_result(None)
         await asyncio.sleep(0.1)
         table._sessions.move_to_end("computed now")
-        table.record(observe("new"), "new", loop.create_future())
+        table.record(observe("new"), "new", loop.create_future(), tenant)
         return forgotten, len(table)
 
     assert asyncio.run(use()) == (["left"], 2)

@@ -10,6 +10,7 @@ from vla_contract import SessionLost
 from vla_contract.protocol.codec import MEDIA_TYPE
 from vla_contract.protocol.messages import decode_chunk, encode_observation
 from vla_contract.server.sessions import SessionTable
+from vla_contract.server.tenants import Tenant
 
 
 def send(url, observation, request_id):
@@ -120,11 +121,11 @@ def test_the_longest_unused_session_goes_first():
 
     async def use():
         forgotten: list[str] = []
-        table = SessionTable(forgotten.append, limit=2)
+        table, tenant = SessionTable(forgotten.append, limit=2), Tenant("admin")
         for session, step in (("a", 0), ("b", 0), ("a", 1), ("c", 0)):
             observation = observe(session, step)
             assert table.answered(observation, f"{session}{step}") is None
-            table.record(observation, f"{session}{step}", asyncio.get_running_loop().create_future())
+            table.record(observation, f"{session}{step}", asyncio.get_running_loop().create_future(), tenant)
         return forgotten, len(table)
 
     assert asyncio.run(use()) == (["b"], 2)

@@ -118,7 +118,7 @@ def test_a_dry_run_shows_the_four_programs_and_writes_nothing(volume, capsys, mo
     )
     assert dataset.endswith("mine --format lerobot --size 128 --workers 1 --scenes 60")
     assert train.endswith("--data mine --name mine --size tiny --minutes 23.33 --draws=1")
-    assert evaluate.endswith("--trials 2 --run-id learn-mine --workers 1")
+    assert evaluate.endswith("--trials 2 --run-id learn-mine --ablate images,language --ablate-trials 2 --workers 1")
     assert not list(volume.iterdir())
 
 

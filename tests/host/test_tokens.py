@@ -12,8 +12,9 @@ import pytest
 from tests.ports import free_ports
 from vlalab.description import compose, ports
 from vlalab.environments import venvs
-from vlalab.host import paths, processes
+from vlalab.host import paths, processes, shared_code
 
+token_file = shared_code.module("vla_contract.server.token_file")
 TOKEN = "known-token-of-this-test-0123456789"
 ROOT = os.geteuid() == 0
 NAMES = ["oracle", "tensorboard", *([] if ROOT else ["ws_mdl"])]  # root must not serve notebooks
@@ -88,6 +89,32 @@ def test_the_log_of_the_notebooks_names_the_token_to_the_caller_alone(lab, tmp_p
     assert token not in command_lines()
     found = holding(token, tmp_path)
     assert found and [path for path in found if open_to_others(path)] == []
+
+
+def test_tokens_of_students_are_added_listed_and_removed(lab, tmp_path):
+    (token,) = re.findall(r"vla_[\w-]{43}", lab("token", "add", "alice", "--rate", "5", VLALAB_TOKEN=TOKEN))
+    assert re.search(r"(?m)^alice .* 5 +8$", lab("token", "list"))
+    assert holding(token, tmp_path) == [] and (tmp_path / "vlalab_volume/tokens.json").stat().st_mode & 0o777 == 0o600
+    lab("token", "remove", "alice")
+    assert "alice" not in lab("token")
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["add"], "NAME"),
+        (["add", "a/b"], "'a/b'"),
+        (["add", "alice", "--concurrency", "0"], "1 to 1000"),
+        (["remove", "nobody"], "'nobody'"),
+        (["list", "alice"], "'alice'"),
+        (["add", "alice"], "VLALAB_TOKEN"),
+    ],
+)
+def test_a_token_task_that_cannot_be_done_says_why(words, expected, tmp_path):
+    env = {**os.environ, "VLALAB_VOLUME": str(tmp_path), "VLALAB_TOKEN": "" if expected == "VLALAB_TOKEN" else TOKEN}
+    done = subprocess.run([paths.ROOT / "lab", "token", *words], env=env, capture_output=True, text=True)
+    assert done.returncode == 1 and expected in done.stderr and "Traceback" not in done.stderr
+    assert token_file.load(tmp_path / "tokens.json") == {}
 
 
 def test_a_token_that_no_header_can_carry_is_named_and_not_shown():

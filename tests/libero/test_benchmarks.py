@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bench import batching, peer, plus, pro, sim, wire
+from bench import batching, fair, peer, plus, pro, sim, wire
 from bench import eval as eval_bench
 from bench.common import served
 from bench.parts import perturbed
@@ -19,7 +19,9 @@ from services.libero.simulator import suites
 from tests.calls import count_calls
 from tests.gpu_parts import run_gpu_parts
 from vla_contract import Observation
+from vla_contract.server import token_file
 from vla_contract.server.batching import InferenceJob
+from vla_contract.server.tenants import Tenant
 from vla_evaluation.config import parse_args
 
 
@@ -28,16 +30,26 @@ def test_batching_holds_a_batch_back_for_a_client_on_one_side_only(name, waits, 
     queue = batching.make_app(name, 0.1).state.engine.queue
     queue.max_batch = 2
     queue.record_inference(0.1, [])
+    tenant = Tenant("admin")
 
     async def take() -> list[str]:
         return [job.client for job in await queue.take()]
 
-    queue.put(InferenceJob(Observation({}, None, "bench", "due", 0), None, "due", time.monotonic() + 60))
+    queue.put(InferenceJob(Observation({}, None, "bench", "due", 0), None, "due", tenant, time.monotonic() + 60))
     asyncio.run(take())
-    queue.put(InferenceJob(Observation({}, None, "bench", "here", 0), None, "here", time.monotonic() + 60))
+    queue.put(InferenceJob(Observation({}, None, "bench", "here", 0), None, "here", tenant, time.monotonic() + 60))
     waited = count_calls(monkeypatch, type(queue), "_wait")
     assert asyncio.run(take()) == ["here"]
     assert bool(waited) == waits
+
+
+def test_fair_floods_on_one_side_only(tmp_path):
+    """Every client has a token that the service takes; the flood's requests are in progress together."""
+    tokens = {name: token_file.add(tmp_path / "tokens.json", name, concurrency=8) for name in ("flood", "other")}
+    with served(fair.make_app, str(tmp_path / "tokens.json")) as url:
+        counts = [list(map(len, fair.run(url, tokens, [flood, 1], 1.0))) for flood in (1, 8)]
+    assert all(min(own) > 0 for own in counts)
+    assert counts[1][0] > counts[0][0] and fair.jain([1, 1]) == 1.0 and fair.jain([1, 0]) == 0.5
 
 
 def test_wire_sends_other_bytes_on_each_side():

@@ -11,6 +11,8 @@ from services.openvla.model.llama import Llama
 from tests.calls import count_calls
 from tests.gpu_parts import run_gpu_parts
 
+PARTS = ("openvla", "openvla_nf4", "openvla_oft", "openvla_fp32")
+
 
 def test_openvla_runs_the_engine_on_one_side_and_transformers_on_the_other(monkeypatch):
     spec, cpu = tiny.SPECS["tiny"], torch.device("cpu")
@@ -37,13 +39,13 @@ def test_oft_runs_the_engine_on_one_side_and_transformers_on_the_other(monkeypat
 
 
 def test_gpu_runs_its_parts_of_openvla_small(tmp_path):
-    results = run_gpu_parts(tmp_path, "openvla", "openvla_nf4", "openvla_fp32", "openvla_flash", "egl_gpu")
-    assert [results[name]["status"] for name in ("openvla", "openvla_nf4", "openvla_fp32")] == ["ok", "ok", "ok"]
+    results = run_gpu_parts(tmp_path, *PARTS, "openvla_flash", "egl_gpu")
+    assert [results[name]["status"] for name in PARTS] == ["ok"] * len(PARTS)
     figures = {one["name"]: one["value"] for part in results.values() for one in part["figures"]}
     assert figures["gpu_openvla_fp32_tokens_equal"] == 1 and figures["gpu_openvla_batch_16"] > 0
     parts = [figures[f"gpu_openvla_one_stream_{part}"] for part in ("vision", "prefill", "decode")]
     assert abs(sum(parts) / figures["gpu_openvla_one_stream"] - 1) < 1e-3
-    assert figures["gpu_openvla_nf4_one_stream"] > 0
+    assert figures["gpu_openvla_nf4_one_stream"] > 0 and figures["gpu_openvla_oft_chunk"] > 0
     if not torch.cuda.is_available():
         assert results["openvla_flash"]["status"] == results["egl_gpu"]["status"] == "skipped"
         assert "GPU" in results["openvla_flash"]["reason"] and results["egl_gpu"]["reason"]

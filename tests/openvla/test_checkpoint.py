@@ -81,7 +81,7 @@ SHARD = "model-00001-of-00002.safetensors"
         (SHARD, {}, f"lacks 1 of 2 weight files: {SHARD}"),
         ("README.md", {SHARD: "short"}, f"{SHARD}: it is damaged or incomplete"),
         ("README.md", {SHARD: POINTER}, "git lfs pull"),
-        ("config.json", {"adapter_config.json": ADAPTER}, "LoRA adapter of openvla/openvla-7b.*merge_and_unload"),
+        ("config.json", {"adapter_config.json": ADAPTER}, "LoRA adapter of openvla/openvla-7b.*--merge"),
         ("preprocessor_config.json", {}, "copy preprocessor_config.json from the checkpoint .* fine-tuned from"),
     ],
 )

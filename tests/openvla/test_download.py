@@ -7,12 +7,16 @@ import subprocess
 import sys
 
 import pytest
+import torch
+from safetensors.torch import save_file
 
 from services.openvla.checkpoint.config import load_config
 from services.openvla.checkpoint.oft import Oft
 from services.openvla.checkpoint.published import (
     BASE,
+    COMMITS,
     DOWNLOAD_PATTERNS,
+    OFT_COMBINED,
     OFT_IMAGES,
     OFT_REPOSITORIES,
     REPOSITORIES,
@@ -23,6 +27,7 @@ from services.openvla.checkpoints import CheckpointSettings
 from tests.openvla.hub import COMMIT, hub
 from tests.ports import refusing
 from vla_modelkit.checkpoint import identity, read_record
+from vla_modelkit.weights import Safetensors
 
 REPO = "someone/openvla-small"
 SHARD = "model-00001-of-00002.safetensors"
@@ -156,8 +161,12 @@ def test_published_checkpoints_are_pinned_by_commit():
 
 def test_published_checkpoints_of_oft_are_the_suites_with_two_images():
     assert set(OFT_REPOSITORIES) == set(REPOSITORIES)
-    repo, revision = CheckpointSettings(suite="libero_goal", oft=True).pinned()
-    assert (repo, revision, OFT_IMAGES[repo]) == (OFT_REPOSITORIES["libero_goal"], "main", 2)
+    for suite, (repo, commit) in OFT_REPOSITORIES.items():
+        assert CheckpointSettings(suite=suite, oft=True).pinned() == CheckpointSettings(repo=repo).pinned()
+        assert (len(commit), OFT_IMAGES[repo]) == (40, 2)
+    assert CheckpointSettings(repo=OFT_COMBINED[0]).pinned() == OFT_COMBINED and OFT_IMAGES[OFT_COMBINED[0]] == 2
+    assert CheckpointSettings(repo=OFT_COMBINED[0], revision="main").pinned()[1] == "main"
+    assert len(set(COMMITS.values())) == len(COMMITS) == 10
 
 
 def test_a_tiny_checkpoint_of_oft_has_its_files_and_images(run, remote, tmp_path):
@@ -189,6 +198,8 @@ def test_a_tiny_checkpoint_is_made_once_for_the_suite_that_was_requested(run, tm
         (("--tiny", "--name", "../x"), "not a directory name"),
         (("--suite", "base", "--oft"), "suite 'base' of OpenVLA-OFT not found"),
         (("--tiny", "--remote-code", "."), "configuration_prismatic.py"),
+        (("--merge", "x", "--suite", "libero_goal"), "--merge takes --base and --name alone"),
+        (("--merge", "no-such"), "'no-such' is neither a directory"),
     ],
 )
 def test_wrong_flags_are_reported(run, flags, text):
@@ -196,6 +207,31 @@ def test_wrong_flags_are_reported(run, flags, text):
     assert done.returncode != 0
     assert text in " ".join(done.stderr.replace("│", " ").split())
     assert "Traceback" not in done.stderr
+
+
+def test_an_adapters_repository_is_merged_into_its_base(remote, run, tmp_path):
+    """As the hub has them: lora_adapter/ and statistics, and the base in a repository of its own."""
+    assert run("--repo", REPO, url=remote.url).returncode == 0
+    name, source = "language_model.model.layers.0.mlp.up_proj", tmp_path / "adapter"
+    weight = Safetensors(directory_of(tmp_path)).read(f"{name}.weight")
+    pair = {"lora_A": torch.ones(2, weight.shape[1]), "lora_B": torch.ones(len(weight), 2)}
+    (source / "lora_adapter").mkdir(parents=True)
+    path = source / "lora_adapter" / "adapter_model.safetensors"
+    save_file({f"base_model.model.{name}.{part}.weight": value for part, value in pair.items()}, str(path))
+    config = {"peft_type": "LORA", "r": 2, "lora_alpha": 1, "base_model_name_or_path": REPO}
+    (source / "lora_adapter" / "adapter_config.json").write_text(json.dumps(config))
+    shutil.copy(directory_of(tmp_path) / "dataset_statistics.json", source)
+    remote.others["someone/lora"] = source
+    refused = run("--repo", "someone/lora", url=remote.url)
+    assert refused.returncode == 1 and "--merge someone/lora" in " ".join(refused.stderr.split())
+    done = run("--merge", "someone/lora", url=remote.url)
+    assert done.returncode == 0 and "up openvla --checkpoint lora-merged" in done.stdout, done.stderr
+    merged = Safetensors(directory_of(tmp_path, "lora-merged")).read(f"{name}.weight")
+    torch.testing.assert_close(merged, (weight.float() + 1).to(weight.dtype))
+    record = read_record(directory_of(tmp_path, "lora-merged"))
+    assert (record["repo"], record["revision"], record["base"]["repo"]) == ("someone/lora", COMMIT, REPO)
+    again = run("--merge", "someone/lora", "--base", REPO, url=remote.url)
+    assert again.returncode == 1 and "lora-merged exists" in " ".join(again.stderr.split())
 
 
 def test_another_models_repository_is_refused_before_anything_is_downloaded(remote, run, tmp_path):

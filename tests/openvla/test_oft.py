@@ -24,6 +24,7 @@ from tests.openvla.cases import INSTRUCTIONS, pictures, states, wrist_pictures
 from tests.running import running
 from vla_contract import InvalidObservation, Observation, PolicyClient, PolicyRefused
 from vla_modelkit.checkpoint import CheckpointError, write_record
+from vla_modelkit.graphs import Eager
 
 KEY = "libero_goal_no_noops"
 TOLERANCE = 1e-4  # of the largest value: upstream in fp32 is as far from float64
@@ -144,17 +145,21 @@ def test_attention_is_bidirectional(inputs, engines):
     assert torch.equal(before, after)
 
 
-def test_padded_shapes_change_nothing(inputs, engines, reference):
+def test_padded_shapes_change_nothing(inputs, engines, reference, monkeypatch):
     """What a GPU runs, with batch and prompts padded to a few sizes, run here without capture."""
     pixels, prompts, normal = inputs
     engine = engines["l1"]
     engine.fixed_shapes = True
+    keys = []
+    run = Eager.run
+    monkeypatch.setattr(Eager, "run", lambda runner, key, *rest: keys.append(key) or run(runner, key, *rest))
     try:
         for count in (1, 3, 8):
             made = engine.generate(pixels[:count], prompts[:count], normal[:count])
             assert_close(unnormalise(made, engine.model.config.norm_stats[KEY]), reference["actions"][:count])
     finally:
         engine.fixed_shapes = False
+    assert {rows for _, rows, _ in keys} == {1, 4, 8} and all((engine.oft.prefix + n) % 8 == 0 for *_, n in keys)
 
 
 # --- files ------------------------------------------------------------------------------------------------------

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from peft import LoraConfig, PeftModel, set_peft_model_state_dict
 from PIL import Image
-from safetensors.torch import load_file
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
 
-from services.openvla.checkpoint import tiny
+from services.openvla.checkpoint import adapter, tiny
 from services.openvla.checkpoint.config import load_config
 from services.openvla.checkpoint.oft import CHUNK, Oft
 from services.openvla.checkpoint.tokenizer import PromptTokenizer
@@ -27,7 +31,7 @@ from services.openvla.training import memory, network
 from services.openvla.training.augmentation import Augmentation, change_colours, draw
 from services.openvla.training.samples import Samples, collate, scale
 from services.openvla.training.settings import OpenVLAFinetune
-from tests import data_sets
+from tests import data_sets, forked, several
 from tests.openvla.cases import INSTRUCTIONS
 from vla_common.volume import Volume
 from vla_contract import Observation
@@ -36,7 +40,7 @@ from vla_datasets.lerobot import LeRobotDataset
 from vla_datasets.loader import open_dataset
 from vla_datasets.writing import Writer
 from vla_evaluation.pictures.transforms import centre_crop, jpeg_round_trip, resize_lanczos3
-from vla_modelkit.checkpoint import read_record
+from vla_modelkit.checkpoint import CheckpointError, read_record, record_directory, write_record
 from vla_modelkit.training.machine import TrainingMachine
 from vla_modelkit.training.trainer import order, states_of
 
@@ -114,14 +118,38 @@ def test_a_resumed_run_keeps_its_settings(volume, whole):
         train(volume, name, head=head, learning_rate=1e-3)
 
 
+def test_a_finished_run_keeps_its_result(volume, whole, capsys):
+    head, name = whole
+    before = (volume.checkpoints / name / "checkpoint.json").stat().st_mtime_ns
+    assert train(volume, name, head=head)
+    assert "all steps are done" in capsys.readouterr().out
+    assert (volume.checkpoints / name / "checkpoint.json").stat().st_mtime_ns == before
+
+
 def test_accumulated_passes_equal_one(volume):
     """The gradient of two passes of one sample each is that of one pass of two."""
     train(volume, "once", max_steps=2)
     train(volume, "twice", max_steps=2, batch_size=1, accumulate=2)
-    (_, one), (_, two) = (states_of(volume.path("runs") / "finetune" / n).load_latest() for n in ("once", "twice"))
-    # Adam divides a gradient by its size, so that a few of nearly 0 differ
+    assert share_of_equal_numbers(volume, "once", "twice") > 0.999
+
+
+def test_two_processes_train_as_one(volume, tmp_path):
+    """Under torchrun, each with half of a step's samples."""
+    flags = ["--dataset=toy", "--head=l1", "--lora-rank=4", "--learning-rate=5e-3", "--max-steps=2", "--batch-size=1"]
+    variables = {key: value for key, value in os.environ.items() if not key.startswith("VLALAB_")}
+    variables["VLALAB_VOLUME"] = str(volume.root)
+    words = ["-m", "services.openvla.training", *flags, "--name=two", "--device=cpu", "--precision=fp32"]
+    assert "2 processes" in several.trained(words, tmp_path, variables, cwd=forked.ROOT)
+    train(volume, "one", head="l1", max_steps=2)
+    assert share_of_equal_numbers(volume, "one", "two") > 0.999
+    assert (volume.checkpoints / "two" / "lora_adapter").is_dir()
+
+
+def share_of_equal_numbers(volume, *runs):
+    """Return it for the trained numbers of two runs: Adam divides a gradient by its size, so a few near 0 differ."""
+    (_, one), (_, two) = (states_of(volume.path("runs") / "finetune" / name).load_latest() for name in runs)
     close = [torch.isclose(two["trained"][name], value, 1e-3, 1e-4).float() for name, value in one["trained"].items()]
-    assert torch.cat([part.flatten() for part in close]).mean() > 0.999
+    return torch.cat([part.flatten() for part in close]).mean()
 
 
 def test_the_merged_weights_equal_base_and_adapter(volume, whole):
@@ -291,6 +319,11 @@ def test_a_base_of_another_kind_is_refused(volume, tmp_path):
     tiny.write(volume.checkpoints / "oft", replace(tiny.SPECS["tiny"], oft=Oft()))
     with pytest.raises(ValueError, match="--head l1"):
         train(volume, "wrong", base="oft")
+    with pytest.raises(ValueError, match="--images 1 .* --images 2"):  # nothing states how many it was trained with
+        train(volume, "wrong", base="oft", head="l1")
+    record_directory(volume.checkpoints / "oft", "someone/oft", "local", images=1)
+    with pytest.raises(ValueError, match="trained with 1 image per observation; give --images 1"):
+        train(volume, "wrong", base="oft", head="l1")
     tiny.write(volume.checkpoints / "oft-tokens", replace(tiny.SPECS["tiny"], oft=Oft(False, True)))
     with pytest.raises(ValueError):
         train(volume, "wrong", base="oft-tokens", head="l1")
@@ -333,3 +366,143 @@ def test_a_damaged_result_is_not_written(volume, monkeypatch):
     with pytest.raises(ValueError, match=r"projector\.fc1\.weight"):
         train(volume, "damaged", max_steps=1)
     assert not (volume.checkpoints / "damaged").exists()
+
+
+# --- merging an adapter without its model -------------------------------------------------------------------------
+
+
+@pytest.fixture
+def unmerged(volume, whole, tmp_path):
+    """The result of four steps as upstream's training leaves it: adapter, statistics and parts, without weights."""
+    source = shutil.copytree(volume.checkpoints / whole[1], tmp_path / f"unmerged-{whole[0]}")
+    for name in ("config.json", "model.safetensors.index.json"):
+        (source / name).unlink()
+    for path in source.glob("model-*.safetensors"):
+        path.unlink()
+    return source
+
+
+def as_published(source, trained_on):
+    """Remove what only the lab's adapters state, and name a base."""
+    path = source / "lora_adapter" / "adapter_model.safetensors"
+    save_file(load_file(path), str(path), metadata={"format": "pt"})
+    config = source / "lora_adapter" / "adapter_config.json"
+    config.write_text(json.dumps({**json.loads(config.read_text()), "base_model_name_or_path": trained_on}))
+    (source / "checkpoint.json").unlink()
+
+
+def test_an_adapter_merges_to_the_bits_of_its_training(volume, whole, unmerged, tmp_path):
+    _, name = whole
+    target = tmp_path / "merged"
+    adapter.merge(unmerged, volume.checkpoints / "openvla-tiny", target)
+    expected, actual = weights(volume, name), CheckpointWeights(target)
+    assert expected.keys() == actual.shapes().keys()
+    assert all(torch.equal(actual.read(tensor), value) for tensor, value in expected.items())
+    first, second = (load_policy(ModelSettings(str(d), device="cpu")) for d in (volume.checkpoints / name, target))
+    info = second.info()
+    images = dict.fromkeys(info.cameras, np.full((64, 64, 3), 90, np.uint8))
+    seen = Observation(images, np.zeros(8, np.float32) if info.needs_state else None, "open the drawer", "a", 0)
+    np.testing.assert_array_equal(*(policy.act([seen])[0].actions for policy in (first, second)))
+    record = read_record(target)
+    assert record["base"]["sha256"] == record["finetuned"]["base_sha256"]
+
+
+def test_a_merged_matrix_equals_pefts(volume, unmerged):
+    """One layer under peft's own loader and merge_and_unload, in float32."""
+    base = CheckpointWeights(volume.checkpoints / "openvla-tiny")
+    ours = adapter.Adapter(unmerged)
+    name = "language_model.model.layers.1.mlp.up_proj.weight"
+    assert name in ours.names
+    weight = base.read(name).float()
+    layer = torch.nn.Linear(weight.shape[1], weight.shape[0], bias=False)
+    layer.weight.data = weight.clone()
+    nested = torch.nn.ModuleDict({"up_proj": layer})
+    for part in ("mlp", "1", "layers", "model", "language_model"):
+        nested = torch.nn.ModuleDict({part: nested})
+    config = LoraConfig.from_pretrained(unmerged / "lora_adapter")
+    config.target_modules = [name.removesuffix(".weight")]
+    wrapped = PeftModel(nested, config)
+    stored = load_file(unmerged / "lora_adapter" / "adapter_model.safetensors")
+    set_peft_model_state_dict(wrapped, {key: value for key, value in stored.items() if ".1.mlp.up_proj." in key})
+    (merged,) = wrapped.merge_and_unload().state_dict().values()
+    assert not torch.equal(merged, weight)
+    torch.testing.assert_close(ours.merge(name, weight), merged)
+
+
+def test_an_adapter_is_not_merged_into_another_base(volume, whole, unmerged, tmp_path):
+    """By the sha256 that the lab's adapters state; openvla#151: an adapter merged twice never succeeds."""
+    with pytest.raises(CheckpointError, match="is not the base of .* sha256"):
+        adapter.merge(unmerged, volume.checkpoints / whole[1], tmp_path / "twice")
+    as_published(unmerged, "openvla/openvla-7b")
+    with pytest.raises(CheckpointError, match="fine-tuned already .*dataset_statistics.json.*openvla/openvla-7b"):
+        adapter.merge(unmerged, volume.checkpoints / whole[1], tmp_path / "twice")
+    assert not (tmp_path / "twice").exists()
+
+
+def test_a_published_adapter_is_merged_into_the_base_that_it_names(volume, unmerged, tmp_path, capsys):
+    (volume.checkpoints / "openvla-tiny" / "dataset_statistics.json").rename(tmp_path / "statistics.json")
+    try:
+        as_published(unmerged, "/scratch/hub/models--someone--openvla-tiny/snapshots/0123")
+        adapter.merge(unmerged, None, volume.checkpoints / f"{unmerged.name}-merged")
+        assert "note" not in capsys.readouterr().out
+        as_published_elsewhere = shutil.copytree(unmerged, tmp_path / "elsewhere")
+        (as_published_elsewhere / "checkpoint.json").touch()
+        as_published(as_published_elsewhere, "/data/run7/base")
+        adapter.merge(as_published_elsewhere, volume.checkpoints / "openvla-tiny", tmp_path / "unnamed")
+        assert "/data/run7/base; merging into openvla-tiny" in capsys.readouterr().out
+        with pytest.raises(CheckpointError, match="/data/run7/base, which is not on the volume; give --base"):
+            adapter.merge(as_published_elsewhere, None, volume.checkpoints / "none")
+    finally:
+        (tmp_path / "statistics.json").rename(volume.checkpoints / "openvla-tiny" / "dataset_statistics.json")
+
+
+@pytest.mark.parametrize(
+    ("trained_on", "is_base"),
+    [
+        ("/runs/openvla-7b+goal--image_aug--50000_chkpt", True),
+        ("someone/openvla-7b+goal--image_aug--50000_chkpt", True),
+        ("openvla/openvla-7b", False),
+        ("/hub/models--openvla--openvla-7b/snapshots/47a0ec7f", False),
+        ("/runs/another", False),
+        ("", False),
+    ],
+)
+def test_a_fine_tuned_base_is_accepted_by_its_name(unmerged, tmp_path, trained_on, is_base):
+    as_published(unmerged, trained_on)
+    base = tmp_path / "openvla-7b+goal--image_aug--50000_chkpt"
+    base.mkdir()
+    (base / "action_head--50000_checkpoint.pt").touch()
+    with nullcontext() if is_base else pytest.raises(CheckpointError, match="action_head--50000"):
+        adapter.check_base(adapter.Adapter(unmerged), base, "0" * 64)
+    write_record(base, "openvla/openvla-7b", "main", {})
+    adapter.check_base(adapter.Adapter(unmerged), base, "0" * 64)
+
+
+@pytest.mark.parametrize(
+    ("damage", "text"),
+    [
+        (lambda source: (source / "dataset_statistics.json").unlink(), "no dataset_statistics.json"),
+        (lambda source: (source / "model.safetensors").touch(), "has merged weights already"),
+        (lambda source: (source / "lora_adapter/adapter_model.safetensors").unlink(), "adapter_model.safetensors is"),
+        (lambda source: change_adapter(source, use_dora=True), "use_dora is True"),
+        (lambda source: change_tensors(source, lambda name: name.replace("up_proj", "other")), "lacks .* matrices"),
+        (lambda source: change_tensors(source, lambda name: name.replace("lora_A", "lora_C")), "expected matrices"),
+    ],
+)
+def test_what_cannot_be_merged_is_refused(volume, unmerged, tmp_path, damage, text):
+    damage(unmerged)
+    with pytest.raises(CheckpointError, match=text):
+        adapter.merge(unmerged, volume.checkpoints / "openvla-tiny", tmp_path / "merged")
+    assert not (tmp_path / "merged").exists()
+
+
+def change_adapter(source, **values):
+    path = source / "lora_adapter" / "adapter_config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **values}))
+
+
+def change_tensors(source, rename):
+    path = source / "lora_adapter" / "adapter_model.safetensors"
+    with safe_open(str(path), framework="pt") as file:
+        metadata = file.metadata()
+    save_file({rename(name): value for name, value in load_file(path).items()}, str(path), metadata=metadata)

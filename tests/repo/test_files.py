@@ -107,6 +107,7 @@ NOT_FOR_USERS = {
     "VLALAB_TEST_NIGHTLY",  # ./lab test --nightly tells the tests
     "VLALAB_TEST_RECORD",  # of tests that start tests
     "VLALAB_CLUSTER_HEAD", "VLALAB_CLUSTER_HOST",  # names in a state file
+    "VLALAB_CLASS",  # the host tool tells the hub
     "VLALAB_SMALL",  # of tests that run notebooks; a person changes the notebook's own line
 }  # fmt: skip
 CODE = ("services/", "shared/", "vlalab/", "images/", "compose")
@@ -247,6 +248,7 @@ MAY_IMPORT = {  # what is in a directory → packages of this repository that it
     "shared/datasets/": {"vla_common", "vla_datasets"},
     "shared/evaluation/": {"vla_common", "vla_contract", "vla_evaluation", "vla_notebooks"},
     "shared/evaluation/vla_evaluation/offline/": {"vla_common", "vla_contract", "vla_evaluation", "vla_datasets"},
+    "shared/evaluation/vla_evaluation/audit/": {"vla_common", "vla_contract", "vla_evaluation", "vla_datasets"},
     "shared/notebooks/": {"vla_common", "vla_contract", "vla_notebooks"},
     "lessons/": set(),
     "vlalab/": {"vlalab"},

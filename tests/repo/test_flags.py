@@ -93,6 +93,7 @@ TASKS_OF = {
     "shared/evaluation/vla_evaluation": ("eval", "report", "compare", "runs", "record"),
     "services/libero/simulator": ("eval",),
     "shared/evaluation/vla_evaluation/offline": ("offline", "act"),
+    "shared/evaluation/vla_evaluation/audit": ("audit",),
     "services/libero/datasets": ("dataset",),
     "shared/datasets": ("dataset", "data"),
     "services/libero": ("eval", "assets", "up"),

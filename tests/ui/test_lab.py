@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import threading
@@ -18,12 +19,14 @@ from policies import GatedLoader, SeeingPolicy
 from serving import ROOT, nobody, serving
 
 from services.ui.lab.routes import routes
+from services.ui.lab.tokens import read_metrics
 from services.ui.site import texts
 from services.ui.site.login import Guard
 from services.ui.site.requests import PageError
 from services.ui.site.site import Site
 from tests import axe
 from tests.ports import free_ports
+from vla_contract.server import token_file
 
 TOKEN = "open-sesame"
 HOST_TOOL, WS_MDL = ROOT / ".venv/bin/python", ROOT / "images/ws_mdl/.venv/bin/python"
@@ -75,6 +78,38 @@ def test_every_service_is_reported_with_what_to_type(lab):
         row = page.split(f'<tr id="row-{name}"')[1].split("</tr>")[0]
         assert f'data-state="{state}"' in row and f"./lab {command} {name}" in row
     assert "&lt;b&gt;cuda:0&lt;/b&gt;" in page and "<b>cuda:0</b>" not in page
+
+
+def test_the_use_by_token_is_for_who_has_logged_in(serve_policy, stack, tmp_path):
+    """A real policy with two tokens, which the page reads with the lab's own."""
+    tokens = {name: token_file.add(tmp_path / "tokens.json", name, concurrency=1) for name in ("alice", "bob")}
+    url = serve_policy(SeeingPolicy(), token=TOKEN, token_file=tmp_path / "tokens.json")
+    app = lab_alone(tmp_path, TOKEN, url)
+    client = stack.enter_context(httpx.Client(base_url=stack.enter_context(serving(app)), timeout=60.0))
+    for name, count in (("alice", 3), ("bob", 1)):
+        for _ in range(count):
+            httpx.get(f"{url}/v1/info", headers={"Authorization": f"Bearer {tokens[name]}"}).raise_for_status()
+    assert client.get("/lab/tokens").status_code == 401
+    page = client.get("/lab/tokens", headers={"Authorization": f"Bearer {TOKEN}"}).text
+    rows = dict(re.findall(r'<tr><th scope="row">(\w+)</th><td class="n">(\d+)</td>', page))
+    assert (rows["alice"], rows["bob"]) == ("3", "1") and not any(token in page for token in tokens.values())
+
+
+def test_use_by_token_has_shares_and_waits():
+    text = """# TYPE vla_token_requests counter
+vla_token_requests_total{token="a",status="200"} 6.0
+vla_token_requests_total{token="a",status="429"} 4.0
+# TYPE vla_token_infer_seconds counter
+vla_token_infer_seconds_total{token="a"} 1.0
+vla_token_infer_seconds_total{token="b"} 3.0
+# TYPE vla_token_queue_seconds counter
+vla_token_queue_seconds_total{token="a"} 3.0
+# TYPE vla_token_inferences counter
+vla_token_inferences_total{token="a"} 6.0
+"""
+    most, least = read_metrics(text)
+    assert (most.name, most.share, most.wait_s) == ("b", 0.75, 0.0)
+    assert (least.requests, least.limited, least.inferences, least.wait_s) == (10, 4, 6, 0.5)
 
 
 class Answers(ThreadingMixIn, UnixStreamServer):

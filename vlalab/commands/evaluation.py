@@ -14,11 +14,12 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
+from typing import Any
 from urllib.parse import urlsplit
 
 from vlalab.commands import lifecycle
 from vlalab.commands.ray_placement import RayPlacement
-from vlalab.description import checkpoints, compose, gpus, manifests, ports, service_settings
+from vlalab.description import checkpoints, compose, gpus, manifests, ports, runs, service_settings
 from vlalab.engine import volumes
 from vlalab.host import paths
 from vlalab.host.console import LabError, log_info, status, unknown
@@ -32,6 +33,7 @@ BRIDGE = "bridge"  # the service for policy servers of other projects
 WEBSOCKETS = ("ws://", "wss://")  # protocols of openpi and vla-eval
 OPENVLA = ("act://", "acts://")  # /act of OpenVLA and OpenVLA-OFT
 SERVER = service_settings.variable(BRIDGE, "SERVER")
+AUDIT_EPISODES = 10  # demonstrations that an audit records
 INTERRUPTED = 130  # the evaluator's exit code after Ctrl-C
 
 
@@ -404,6 +406,19 @@ def interrupted_when_ended(policies: Sequence[Instance]) -> Iterator[threading.E
         over.set()
         if policies:
             thread.join()
+
+
+def record_for_audit(suite: str, run_options: Mapping[str, Any]) -> None:
+    """Record the demonstrations that an audit asks about, once; the volume keeps them. Raise LabError if that fails."""
+    name = f"audit-{suite}"
+    if name in runs.recordings() or run_options["dry_run"]:
+        return
+    fallback = manifests.benchmarks()[manifests.job_of(suite)].fallback
+    log_info(f"recording one demonstration of each task of {suite}, once")
+    flags = ("--episodes", str(AUDIT_EPISODES), "--name", name, "--seed", "7")
+    code = run(EvaluationRequest(suite, fallback, flags=flags, program=("record",), **run_options))
+    if code:
+        raise LabError(f"the demonstrations were not recorded (exit code {code}); repeat the command to continue")
 
 
 def describe_signal(code: int) -> str:

@@ -28,6 +28,7 @@ DEMONSTRATIONS_PER_MINUTE = 6  # per core, recorded and rendered; a lower bound
 DEMONSTRATION_SHARE = 1 / 3  # of the time budget
 MAX_DEMONSTRATIONS = 200  # unless --demonstrations is given
 DERIVED_SETTINGS = ("data", "name", "size", "minutes", "preload")  # of the trainer; --set cannot change them
+ABLATED_TRIALS = 2  # episodes per task without images or the right instruction
 MIN_TRAINING_SHARE = 0.1  # of the time budget, even if demonstrations took longer
 
 
@@ -208,6 +209,8 @@ class Learning:
         plan = self.progress.plan
         names_run = "resume" if (paths.volume() / "runs" / plan.run_id).exists() else "run_id"
         flags = {"trials": plan.trials, "tasks": plan.tasks, names_run: plan.run_id}
+        if plan.trials > 1:  # another episode's images need another episode
+            flags |= {"ablate": "images,language", "ablate_trials": ABLATED_TRIALS}
         return self._evaluator(MODEL, flags, policy_variables={service_settings.variable(MODEL, "NAME"): plan.name})
 
     def _evaluator(self, policy: str, flags: Mapping[str, object], **more: Any) -> int:

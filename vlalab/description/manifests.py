@@ -127,6 +127,7 @@ class BenchmarkEntry:
     fallback: str = "auto"  # default policy; needs no model and no GPU
     assets: str = ""  # the module that gets its assets
     offline: str = ""  # the module that queries a policy with recorded data
+    audit: str = ""  # the module that audits a policy
     datasets: str = ""  # the module that creates and reads data sets
     options: Mapping[str, str] = field(default_factory=dict)  # task → MODULE:CLASS of its options
 

@@ -113,7 +113,7 @@ def parse_size(text: str) -> float:
 
 
 def _environments() -> list[RemovableItem]:
-    """Return the environments (those of images/, admin/.venv, cluster/.venv) that no process uses."""
+    """Return the environments (those of images/, admin/.venv, cluster/.venv, hub/.venv) that no process uses."""
     items = []
     programs = [(processes.command(int(path.name)) or [""])[0] for path in Path("/proc").glob("[0-9]*")]
     for name in (*paths.image_names(), *paths.variant_names(), *paths.WITHOUT_IMAGE):

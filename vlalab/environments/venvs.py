@@ -26,6 +26,7 @@ from vlalab.host.console import LabError, Status, log_info, status, unknown
 from vlalab.host.paths import (
     ADMIN,
     CLUSTER,
+    HUB,
     ROOT,
     WITHOUT_IMAGE,
     environment_directory,
@@ -41,7 +42,7 @@ INSTALLATION = {  # Python → a way to install it
     "3.12": "Ubuntu 24.04: apt-get install python3.12",
     "3.13": "Debian 13: apt-get install python3.13",
 }
-SIZE_GB = {ADMIN.name: 0.1, CLUSTER.name: 0.3}  # of those without an image, which have no manifest
+SIZE_GB = {ADMIN.name: 0.1, CLUSTER.name: 0.3, HUB.name: 0.4}  # of those without an image, which have no manifest
 
 
 @dataclass(frozen=True)
@@ -91,7 +92,8 @@ class LocalEnvironment:
 
     def stamp(self) -> str:
         """Return the stamp of a finished environment: hashes of lock and later steps, path (a venv cannot move)."""
-        steps = b"".join(path.read_bytes() for path in (self.directory / "finish.py", self.data_lock) if path.exists())
+        files = [self.directory / name for name in ("finish.py", "beside.lock", "package-lock.json")]
+        steps = b"".join(path.read_bytes() for path in files if path.exists())
         step = hashlib.sha256(steps).hexdigest()[:12] if steps else "-"
         return f"{self.lock_hash} {step} {self.venv}\n"
 

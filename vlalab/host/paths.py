@@ -11,7 +11,8 @@ SHARED = tuple(f"shared/{name}" for name in ("common", "contract", "modelkit", "
 COMMON = ROOT / SHARED[0]
 ADMIN = ROOT / "admin"  # Ansible and Fabric, for administrators
 CLUSTER = ROOT / "cluster"  # Ray, for evaluations on many machines
-WITHOUT_IMAGE = (ADMIN.name, CLUSTER.name)  # environments in their own directories
+HUB = ROOT / "hub"  # JupyterHub, for a class
+WITHOUT_IMAGE = (ADMIN.name, CLUSTER.name, HUB.name)  # environments in their own directories
 CLONES_VOLUME = ROOT / "shared" / "volume"
 
 

@@ -47,7 +47,7 @@ RULES = tuple((re.compile(pattern, re.DOTALL | re.IGNORECASE), replacement) for 
     (r"((?:^|\n)[ \t]*password[ \t]+)[^\s\"]+(?=[ \t]*(?:\n|\Z))", rf"\1{HIDDEN}"),
     (r"([?&]sig=)[^\s&\"']+", rf"\1{HIDDEN}"),
     # Tokens by how they begin, cut off or not; JSON web tokens.
-    (rf"(?-i:{START}(?:hf_|npm_)[A-Za-z0-9]{{12}}[\w-]*)", HIDDEN),
+    (rf"(?-i:{START}(?:(?:hf_|npm_)[A-Za-z0-9]{{12}}|vla_[\w-]{{40}})[\w-]*)", HIDDEN),
     (rf"(?-i:{START}(?:gh[opsur]_|github_pat_|gl(?:pat|dt|ft|soat|rt|rtr|cbt|ptt|imt|agent|oas)-|nvapi-|xox[a-z][.-]"
      r"|xapp-|dckr_pat_|AKIA|ASIA|AIza|ya29\.|AGE-SECRET-KEY-1|pypi-AgE|wandb_v1_|[rs]k_(?:live|test)_)[\w.-]{12,})",
      HIDDEN),

@@ -135,7 +135,7 @@ def restore(
 
 @task("free disk space", "./lab clean --venvs --dry-run")
 def clean(
-    venvs: bool = option(False, "include local environments (images/*/.venv, admin/.venv, cluster/.venv)"),
+    venvs: bool = option(False, "include local environments (images/*/.venv, admin/.venv, cluster/.venv, hub/.venv)"),
     all_users: bool = option(False, "include old images built by other users or clones"),
     yes: bool = option(False, "remove everything without asking"),
     dry_run: bool = option(False, "list only"),

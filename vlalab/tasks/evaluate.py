@@ -129,6 +129,41 @@ def _query_policy(task: str, policy: str, checkpoint: str | None, options: dict[
     finish(evaluation.run(request))
 
 
+@task(
+    "find a policy's wrong convention", "./lab offline {policy} --dataset NAME --plot", "gpu runtime dry-run",
+    flags_for("audit"),
+)  # fmt: skip
+def audit(
+    policy: str | None = positional(
+        None, "a service's name, a URL or ws://…; auto: the running policy service; none: audit --dataset itself",
+        kind="policy"),
+    checkpoint: str | None = CHECKPOINT_OPTION,
+    **options: Any,
+) -> None:  # fmt: skip
+    """Find which convention of a policy is wrong (images, state, actions, serving), before an evaluation is wasted.
+
+    ./lab audit minivla                            a service; the first call records ten demonstrations
+    ./lab audit http://host:8000 --suite libero_object
+    ./lab audit ws://host:8000 --dataset cups      on recordings of your own
+    ./lab audit --dataset cups                     the data set itself
+    """
+    options["suite"] = options["suite"] or "libero_goal"
+    job = manifests.job_of(options["suite"])
+    module = manifests.benchmarks()[job].audit
+    if not module:
+        raise LabError(f"{options['suite']} has no audit; audit a policy on its data set: --dataset NAME")
+    run_options, flags = programs.split_options(options)
+    if policy is None:
+        if not options["dataset"]:
+            raise LabError("audit requires POLICY, or --dataset NAME. See: ./lab audit --help")
+        finish(programs.run_module(job, module, flags, options["runtime"], options["dry_run"]))
+        return
+    if not options["dataset"]:
+        evaluation.record_for_audit(options["suite"], run_options)
+    request = EvaluationRequest(None, policy, flags=flags, module=module, checkpoint=checkpoint, **run_options)
+    finish(evaluation.run(request))
+
+
 @task("build or serve reports", "./lab report {run} --serve", "runtime")
 def report(
     run: str | None = positional(None, RUN_HELP, kind="run or directory"),

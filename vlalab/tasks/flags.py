@@ -121,6 +121,7 @@ def _max_episodes() -> int:
 NAME_EXPECTED = "a name of letters, digits, '.', '_' and '-'"
 DIRECTORY_NAME = matching(r"[\w][\w.-]*", NAME_EXPECTED, "NAME")
 RUN_ID = matching(r"[A-Za-z0-9][A-Za-z0-9._-]*", NAME_EXPECTED, "RUN")
+REPOSITORY = shared_code.load("vla_modelkit.checkpoint_options:REPOSITORY")
 # `kind` of an option → its values.
 KINDS: dict[str, Callable[[Flag], Values]] = {
     "address": lambda flag: Values("HOST:PORT", _address),
@@ -141,6 +142,7 @@ KINDS: dict[str, Callable[[Flag], Values]] = {
     "one of": lambda flag: choice(flag.keywords),
     "path": lambda flag: existing(flag.keywords, metavar=flag.metavar or "PATH"),
     "path or checkpoint": lambda flag: existing(flag.keywords, "checkpoints", "NAME"),
+    "path or repository": lambda flag: existing((), "checkpoints", "NAME", REPOSITORY),
     "path or dataset": lambda flag: existing(flag.keywords, "datasets"),
     "policy": lambda flag: Values("WHICH", evaluation.check_policy, is_list=not flag.is_positional),
     "profile": lambda flag: choice(_of_benchmarks("profiles")),
@@ -207,8 +209,22 @@ def flags_for(task: str, *locations: str, **which: Collection[str]) -> Callable[
     """Return a function that returns the flags of the models' and benchmarks' programs for a task, and of others."""
 
     def flags() -> list[Flag]:
-        owners = [*manifests.models().values(), *manifests.benchmarks().values()]
-        return program_flags(*locations, *(o.options[task] for o in owners if task in o.options), **which)
+        owners = {**manifests.models(), **manifests.benchmarks()}
+        classes = {name: owner.options[task] for name, owner in owners.items() if task in owner.options}
+
+        def labelled(flag: Flag) -> Flag:
+            """Return a flag with the names of its owners, if others lack it or describe it otherwise."""
+            name, owners_by_text = flag.name.removeprefix("no_"), dict[str, list[str]]()
+            for owner, location in classes.items():
+                if declared := shared_code.options(location).get(name):
+                    text = declared.negated if flag.name != name else declared.summary
+                    owners_by_text.setdefault(text, []).append(owner)
+            if [len(names) for names in owners_by_text.values()] in ([], [len(classes)]):
+                return flag
+            texts = (f"{', '.join(names)}: {text}" for text, names in owners_by_text.items())
+            return replace(flag, summary="; ".join(texts))
+
+        return [labelled(flag) for flag in program_flags(*locations, *classes.values(), **which)]
 
     return flags
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from vlalab.commands import cluster as clusters
 from vlalab.commands import fleet as fleets
-from vlalab.commands import host_setup
+from vlalab.commands import host_setup, tokens
 from vlalab.commands import support as supporting
 from vlalab.host import paths
 from vlalab.host.console import LabError
@@ -83,6 +83,30 @@ def fleet(
     """
     selected = fleets.select([fleets.read("--hosts", name) for name in hosts], inventory, lab)
     finish(fleets.run(action, selected, parallel, timeout or fleets.TIMEOUT_S[action], json))
+
+
+@task("tokens of a class", "./lab token list")
+def token(
+    action: str = positional("list", "add, remove or list", kind="one of", keywords=("add", "remove", "list")),
+    name: str | None = positional(None, "for add and remove: the name of a student or program"),
+    rate: float | None = option(None, "for add: requests per second", "(0, inf)", default_help="no limit"),
+    concurrency: int = option(tokens.CONCURRENCY, "for add: requests in progress at once", "[1, 1000]"),
+) -> None:
+    """Give each student a token for the served policies: they take turns, and each sees only its own sessions.
+
+    ./lab token add alice                prints the token, once
+    ./lab token add robot --rate 20 --concurrency 1
+    ./lab token remove alice             running services reject it within a second
+    """
+    if bool(name) == (action == "list"):
+        problem = f"unexpected argument '{name}'" if name else f"token {action} requires NAME"
+        raise LabError(f"{problem}. See: ./lab token --help")
+    if action == "list":
+        tokens.show()
+    elif action == "add":
+        tokens.add(str(name), rate, concurrency)
+    else:
+        tokens.remove(str(name))
 
 
 @task("create support archive", "./lab doctor")

@@ -69,8 +69,8 @@ def matching(pattern: str, expected: str, metavar: str = "TEXT", keywords: Seque
     return Values(metavar, read, keywords)
 
 
-def existing(keywords: Sequence[str] = (), directory: str = "", metavar: str = "PATH") -> Values:
-    """Return a keyword, or something that exists: a path, or a name in a directory of the volume."""
+def existing(keywords: Sequence[str] = (), directory: str = "", metavar: str = "PATH", pattern: str = "") -> Values:
+    """Return a keyword, something that exists (a path, or a name in a directory of the volume), or a matching text."""
 
     def read(label: str, text: str) -> str:
         path = Path(text).expanduser()
@@ -78,10 +78,13 @@ def existing(keywords: Sequence[str] = (), directory: str = "", metavar: str = "
             return text
         if text and path.exists():
             return str(path.absolute())
+        if pattern and re.fullmatch(pattern, text):
+            return text
         if keywords and "/" not in text:
             raise LabError(unknown(label, text, keywords) + f", or {metavar}")
         elsewhere = f" here or in {paths.display_path(paths.volume() / directory)}" if directory else ""
-        raise LabError(f"{label} '{text}' not found{elsewhere}; expected an existing path")
+        repository = " or a repository (OWNER/NAME)" if pattern else ""
+        raise LabError(f"{label} '{text}' not found{elsewhere}; expected an existing path{repository}")
 
     return Values(metavar, read, keywords)
 

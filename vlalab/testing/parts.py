@@ -20,6 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
 
+from vlalab.commands import course
 from vlalab.description import compose, gpus, manifests
 from vlalab.engine import building, docker, images, volumes
 from vlalab.environments import pythons, venvs
@@ -85,6 +86,7 @@ def all_parts(options: SuiteOptions) -> list[SuitePart]:
         SuitePart("host", lambda _, output: [run_pytest("host", sys.executable, ["tests/host", "tests/repo"], output)]),
         *(SuitePart(f"{name} outside", partial(environment, name, "outside")) for name in outside),
         SuitePart("terminal", terminal),
+        SuitePart("classroom", classroom),
         *(SuitePart(name, partial(environment, name, "not outside"), stage=1) for name in names),
         *(SuitePart(name, partial(variant, name), stage=1) for name in paths.variant_names()),
         *faults,
@@ -131,6 +133,12 @@ def terminal(options: SuiteOptions, output: TextIO | None) -> list[PartResult]:
     make_environments(manifests.default_environment(), paths.CLUSTER.name)
     gl.ensure()
     return [run_pytest("terminal", sys.executable, ["tests/terminal"], output)]
+
+
+def classroom(options: SuiteOptions, output: TextIO | None) -> list[PartResult]:
+    """Run the tests of a class: a real hub and a browser. They need root."""
+    make_environments(paths.HUB.name, compose.read()[course.service()].environment_name)
+    return [run_pytest("classroom", sys.executable, ["tests/classroom"], output)]
 
 
 def environment(name: str, markers: str, options: SuiteOptions, output: TextIO | None) -> list[PartResult]:

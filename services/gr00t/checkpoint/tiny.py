@@ -21,8 +21,8 @@ from transformers.models.gpt2.tokenization_gpt2 import bytes_to_unicode
 from services.gr00t.checkpoint.config import MODEL_TYPE, ModelConfig, parse
 from services.gr00t.checkpoint.directory import METADATA
 from services.gr00t.checkpoint.embodiment import Embodiment, embodiment
-from vla_modelkit.checkpoint import SINGLE
-from vla_modelkit.checkpoint_program import record_random
+from vla_modelkit.checkpoint import SINGLE, record_directory
+from vla_modelkit.checkpoint_program import RANDOM
 
 SCALED_UP = ("embed_tokens", "q_proj", "k_proj", "to_q", "to_k")  # names of what is scaled up
 HORIZON = 16  # actions in a chunk: N1.5 was trained so
@@ -108,7 +108,7 @@ def make(directory: Path, name: str = "libero", seed: int = 0, side: int = 256, 
     """Return `directory` with a random checkpoint of embodiment `name` and its manifest; see `write`."""
     directory.mkdir(parents=True, exist_ok=True)
     write(directory, name, seed, side, spec)
-    record_random(directory, "tiny", seed, embodiment=name, eagle=spec.eagle())
+    record_directory(directory, f"{RANDOM}tiny", f"seed-{seed}", embodiment=name, eagle=spec.eagle())
     return directory
 
 

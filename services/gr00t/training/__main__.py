@@ -30,12 +30,12 @@ from vla_common.volume import Volume, display_path, make_directory_without_links
 from vla_datasets import marks
 from vla_datasets.lerobot import LeRobotDataset
 from vla_datasets.loader import find as find_dataset
-from vla_modelkit.checkpoint import changed_files, identity, read_record
+from vla_modelkit.checkpoint import identity
 from vla_modelkit.memory import free_bytes
 from vla_modelkit.training.board import Curves
 from vla_modelkit.training.machine import TrainingMachine, choose_machine, destroy_process_group
 from vla_modelkit.training.stopping import StopSignal
-from vla_modelkit.training.trainer import Trainer, states_of
+from vla_modelkit.training.trainer import Trainer, has_result, states_of
 from vla_modelkit.weights import Safetensors
 
 MIN_LORA_SCALE = 0.25  # of alpha / rank
@@ -151,9 +151,7 @@ def _finish(job: FinetuneJob, trainer: Trainer) -> None:
     provenance |= {"settings_digest": digest_of(provenance)}
     if job.base.record.get("finetuned"):
         provenance |= {"before": job.base.record["finetuned"]}
-    record = read_record(job.target)
-    if record.get("finetuned") == provenance and not changed_files(job.target, record):
-        print(f"all {trainer.step} steps are done: {display_path(job.target)}; give another --name to train again")
+    if has_result(job.target, provenance):
         return
     target = result.write(job.target, job.base, job.robot, network.merged(trainer.network.model), provenance)
     print(f"trained {trainer.step} steps; checkpoint: {display_path(target)}")

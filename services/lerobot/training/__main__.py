@@ -44,7 +44,7 @@ from vla_contract.protocol.parts import GRIPPER_OPENS
 from vla_datasets import marks
 from vla_datasets.lerobot import LeRobotDataset
 from vla_datasets.loader import find as find_dataset
-from vla_modelkit.checkpoint import file_hash, find_directory, read_json, write_record
+from vla_modelkit.checkpoint import find_directory, read_json, record_directory
 from vla_modelkit.devices import choose_device
 from vla_modelkit.memory import free_bytes
 from vla_modelkit.training.board import Curves
@@ -324,9 +324,7 @@ def write_checkpoint(run: TrainingRun) -> Path:
             for path in (draft / name for name in JSON_FILES):
                 text = path.read_text(encoding="utf-8").replace(f"{repositories.absolute()}/", "")
                 path.write_text(text, encoding="utf-8")
-        files = sorted(path for path in draft.rglob("*") if path.is_file())
-        hashes = {path.relative_to(draft).as_posix(): file_hash(path) for path in files}
-        write_record(draft, f"finetuned-{run.name}", str(run.settings.max_steps), hashes, finetuned=run.identity)
+        record_directory(draft, f"finetuned-{run.name}", str(run.settings.max_steps), finetuned=run.identity)
 
     return replace_directory(run.volume.path("checkpoints") / run.name, fill)
 

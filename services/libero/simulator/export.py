@@ -11,6 +11,7 @@ import json
 import sys
 import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -19,11 +20,15 @@ from services.libero.simulator import shuffled, suites
 from vla_common import entrypoint
 from vla_common.volume import Volume
 
+if TYPE_CHECKING:
+    from services.libero.simulator.env import LiberoEnv
 
-def export(directory: Path, suite: suites.Suite, env) -> None:
+
+def export(directory: Path, suite: suites.Suite, env: LiberoEnv) -> None:
     """Write one suite; `env` is a `LiberoEnv`."""
     directory.mkdir(parents=True, exist_ok=True)
-    starts = {}
+    starts: dict[str, list[dict[str, shuffled.Place]]] = {}
+    digest = shuffled.digest(suite)
     for task in suite.tasks:
         env.load_task(task)
         states, names = [], list(shuffled.placed(task.bddl()))
@@ -36,9 +41,9 @@ def export(directory: Path, suite: suites.Suite, env) -> None:
             states.append(env.sim_state())
             starts.setdefault(task.name, []).append(places)
         np.savez_compressed(directory / f"{task.name}.npz", states=np.array(states))
-    content = {"suite": suite.name, "sha256": shuffled.digest(suite), "starts": starts}
+    content = {"suite": suite.name, "sha256": digest, "starts": starts}
     (directory / "starts.json").write_text(json.dumps(content, indent=1) + "\n")
-    print(f"{directory}: {len(suite.tasks)} tasks, {shuffled.EPISODES} starts each, digest {content['sha256'][:16]}")
+    print(f"{directory}: {len(suite.tasks)} tasks, {shuffled.EPISODES} starts each, digest {digest[:16]}")
 
 
 def main(arguments: list[str]) -> int:

@@ -15,16 +15,20 @@ REPOSITORIES: Mapping[str, tuple[str, str]] = {
 }
 BASE = ("openvla/openvla-7b", "47a0ec7fc4ec123775a391911046cf33cf9ed83f")  # with upstream's code
 PUBLISHED = {**REPOSITORIES, "base": BASE}
-# OpenVLA-OFT (openvla-oft's LIBERO.md): suite -> repository, of its branch "main"; a download records the commit.
-OFT_REPOSITORIES: Mapping[str, str] = {
-    "libero_spatial": "moojink/openvla-7b-oft-finetuned-libero-spatial",
-    "libero_object": "moojink/openvla-7b-oft-finetuned-libero-object",
-    "libero_goal": "moojink/openvla-7b-oft-finetuned-libero-goal",
-    "libero_10": "moojink/openvla-7b-oft-finetuned-libero-10",
-}
-OFT_COMBINED = "moojink/openvla-7b-oft-finetuned-libero-spatial-object-goal-10"  # trained on all four suites
+# OpenVLA-OFT (openvla-oft's LIBERO.md): suite -> (repository, commit)
+OFT_REPOSITORIES: Mapping[str, tuple[str, str]] = {
+    "libero_spatial": (
+        "moojink/openvla-7b-oft-finetuned-libero-spatial", "6d0231af0e48c5985f1ff86908f4674b84bc049b"),
+    "libero_object": ("moojink/openvla-7b-oft-finetuned-libero-object", "4c89574e1c538b6c102f43f0526d60a9d3650148"),
+    "libero_goal": ("moojink/openvla-7b-oft-finetuned-libero-goal", "c2d0f9fbbd82674683b397ff923168a12f6a307b"),
+    "libero_10": ("moojink/openvla-7b-oft-finetuned-libero-10", "95220f9a3421a7ff12d4218e73d09ade830fa9a3"),
+}  # fmt: skip
+OFT_COMBINED = (  # trained on all four suites
+    "moojink/openvla-7b-oft-finetuned-libero-spatial-object-goal-10", "638918f3d1c2e43a39a8a20772bdb8b91835e4b7"
+)  # fmt: skip
+COMMITS = dict([*PUBLISHED.values(), *OFT_REPOSITORIES.values(), OFT_COMBINED])  # of all published repositories
 # Repository -> images of an observation, which no checkpoint states (num_images_in_input of run_libero_eval.py).
-OFT_IMAGES: Mapping[str, int] = dict.fromkeys([*OFT_REPOSITORIES.values(), OFT_COMBINED], 2)
+OFT_IMAGES: Mapping[str, int] = dict.fromkeys(dict([*OFT_REPOSITORIES.values(), OFT_COMBINED]), 2)
 DOWNLOAD_PATTERNS = ("*.json", "*.safetensors", "tokenizer.model", "*.py", "*_checkpoint.pt")
 REMOTE_CODE = ("configuration_prismatic.py", "modeling_prismatic.py", "processing_prismatic.py")
 

@@ -36,6 +36,8 @@ class ParallelEngine(BatchEngine):
         self._use_idle_cores()
         lengths = np.array([len(prompt) for prompt in prompts])
         rows, text = self._rows(count), self._text_width(int(lengths.max()), FOLLOWING)
+        if self.fixed_shapes:  # SDPA's kernels need a mask whose rows are aligned to 8 numbers
+            text += -(self.oft.prefix + text) % 8
         ids = np.full((count, text), END, np.int64)
         for row, prompt in zip(ids, prompts, strict=True):
             row[: len(prompt)] = prompt
@@ -68,7 +70,7 @@ class ParallelEngine(BatchEngine):
 def capacity(patches: int, images: int) -> int:
     """Return the maximum tokens of a row: patches of all images, the state, prompt, placeholders and end."""
     longest = -(-(MAX_PROMPT + FOLLOWING) // PROMPT_STEP) * PROMPT_STEP
-    return images * patches + 1 + longest
+    return -(-(images * patches + 1 + longest) // 8) * 8
 
 
 def row_bytes(model: OpenVLAOFT) -> int:

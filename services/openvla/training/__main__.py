@@ -14,6 +14,8 @@ import torch
 import tyro
 
 from services.openvla.checkpoint.config import ModelConfig, load_config
+from services.openvla.checkpoint.oft import images_of
+from services.openvla.checkpoint.published import OFT_IMAGES
 from services.openvla.checkpoint.tokenizer import PromptTokenizer
 from services.openvla.checkpoint.weights import CheckpointWeights
 from services.openvla.service.settings import checkpoint_directory
@@ -31,7 +33,7 @@ from vla_modelkit.memory import free_bytes
 from vla_modelkit.training.board import Curves
 from vla_modelkit.training.machine import TrainingMachine, choose_machine, destroy_process_group
 from vla_modelkit.training.stopping import StopSignal
-from vla_modelkit.training.trainer import Trainer
+from vla_modelkit.training.trainer import Trainer, has_result
 
 BASES = ("openvla-7b", "openvla-tiny")  # default: the first of these on the volume
 
@@ -57,7 +59,8 @@ def train(settings: OpenVLAFinetune, volume: Volume, machine: TrainingMachine, s
     digest = hashlib.sha256(json.dumps([samples.statistics, left_out.bad]).encode()).hexdigest()[:16]
     named = {"base": f"{checkpoint.repo} {checkpoint.revision}", "base_sha256": checkpoint.sha256 or ""}
     provenance = settings.identity(machine.world, data_set=digest, **named)
-
+    if has_result(target, provenance):
+        return True
     model = network.load_trainable(
         config, CheckpointWeights(base), settings, machine.device, machine.dtype or torch.float32
     )
@@ -96,6 +99,8 @@ def check_base(base: Path, config: ModelConfig, settings: OpenVLAFinetune) -> No
         kind = "an L1 head" if config.oft.l1_head else "action tokens that are decoded in parallel"
         advice = "--head l1 trains it further" if is_l1 else "start from openvla-7b"
         raise ValueError(f"{base.name} is a checkpoint of OpenVLA-OFT with {kind}; {advice}")
+    if config.oft and (images := images_of(base, config.oft, settings.images, OFT_IMAGES)) != settings.image_count:
+        raise ValueError(f"{base.name} was trained with {images} image per observation; give --images {images}")
 
 
 def check_memory(config: ModelConfig, settings: OpenVLAFinetune, machine: TrainingMachine) -> None:

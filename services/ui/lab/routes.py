@@ -1,4 +1,4 @@
-"""The page Lab: services and machine. Logged-in users start and stop services and read logs through the daemon."""
+"""The page Lab: services, machine, use by token. Logged-in users control services and read logs through the daemon."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from starlette.routing import BaseRoute, Route
 
 from services.ui.lab import control_daemon
 from services.ui.lab.control_daemon import DaemonUnavailable
+from services.ui.lab.tokens import token_use
 from services.ui.site import texts
 from services.ui.site.requests import PageError, ServiceUnavailable
 from services.ui.site.site import Site
@@ -107,6 +108,13 @@ def routes(site: Site) -> list[BaseRoute]:
         acts = site.login.is_logged_in(request)
         return site.render(request, "lab/doctor.html.j2", checks=checks, acts=acts, **report)
 
+    async def tokens(request: Request) -> Response:
+        if not site.login.is_logged_in(request):
+            raise PageError(403, texts.text(texts.language_of(request), "lab.needs_token"))
+        uses = await asyncio.gather(*map(token_use, site.services.values()))
+        policies = {name: use for name, use in zip(site.services, uses, strict=True) if use}
+        return site.render(request, "lab/tokens.html.j2", policies=policies)
+
     async def forward(request: Request) -> Response:
         """Forward a logged-in user's request to the daemon."""
         language = texts.language_of(request)
@@ -122,6 +130,7 @@ def routes(site: Site) -> list[BaseRoute]:
     return [
         Route("/lab", lab),
         Route("/lab/state", state),
+        Route("/lab/tokens", tokens),
         Route("/lab/doctor", doctor),
         Route("/lab/doctor", forward, methods=["POST"]),
         Route("/lab/services/{name}/{what}", forward, methods=["GET", "POST"]),

@@ -37,14 +37,17 @@ class Upstream:
 
     async def json(self, path: str, method: str = "GET", **settings: Any) -> Any:
         """Return a path's JSON. Raises ServiceUnavailable, with the service's own message if it has one."""
-        answer = await self._send(self._http.build_request(method, path, **settings))
-        if answer.is_error:
-            raise ServiceUnavailable(self.name, detail(answer), answer.status_code)
+        answer = await self._answer(method, path, **settings)
         try:
             return answer.json()
         except ValueError as error:
             reason = f"the server at {self.url} is not the {self.name} of this lab"
             raise ServiceUnavailable(self.name, reason, 502) from error
+
+    async def text(self, path: str, **settings: Any) -> str:
+        """Return a path's text. Raises ServiceUnavailable as `json` does."""
+        text: str = (await self._answer("GET", path, **settings)).text
+        return text
 
     async def status(self, path: str, timeout_s: float) -> tuple[int | None, str]:
         """Return a path's HTTP status and error message; (None, "") if there is no response in time."""
@@ -73,6 +76,12 @@ class Upstream:
 
         forwarded = {name: answer.headers[name] for name in RESPONSE_HEADERS if name in answer.headers}
         return StreamingResponse(pieces(), answer.status_code, forwarded)
+
+    async def _answer(self, method: str, path: str, **settings: Any) -> httpx.Response:
+        answer = await self._send(self._http.build_request(method, path, **settings))
+        if answer.is_error:
+            raise ServiceUnavailable(self.name, detail(answer), answer.status_code)
+        return answer
 
     async def _send(self, request: httpx.Request, stream: bool = False) -> httpx.Response:
         try:

@@ -71,3 +71,35 @@ class OfflineOptions(Options):
 
     def __post_init__(self) -> None:
         self.check_options()
+
+
+@dataclass(frozen=True)
+class AuditOptions(Options):
+    """Find which convention of a policy is wrong, over HTTP."""
+
+    suite: str = option(
+        "", "whose recorded demonstrations the policy is asked about", kind="suite", default_help="the goal suite"
+    )
+    dataset: str | None = option(None, "your own data set instead: a name on the volume, or a path", kind="dataset")
+    policy_url: str = option("", "address of the policy service; empty: audit the data set itself", group="internal")
+    requests: int = option(1500, "maximum number of requests", "[200, inf)")
+    act_timeout_s: float = option(30.0, "maximum duration of one answer", "(0, inf)", metavar="S")
+    cameras: str = option("", "video of each of the policy's cameras, where names differ", metavar="CAMERA=VIDEO,…")
+    unnorm_key: str | None = option(None, "statistics to un-normalise with, if the policy has several")
+    json: bool = option(False, "print the result as JSON")
+    name: str = option(
+        "", "directory of the results under logs/audit on the volume", default_help="data set and policy",
+        kind="directory name",
+    )  # fmt: skip
+
+    def __post_init__(self) -> None:
+        self.check_options()
+
+
+def parse_cameras(text: str) -> dict[str, str]:
+    """Return the video of each camera in CAMERA=VIDEO,…. Raises ValueError for another form."""
+    pairs = [part.partition("=") for part in text.split(",") if part]
+    for camera, equals, video in pairs:
+        if not (camera and equals and video):
+            raise ValueError(f"invalid --cameras {camera!r}; expected CAMERA=VIDEO,…")
+    return {camera: video for camera, _, video in pairs}

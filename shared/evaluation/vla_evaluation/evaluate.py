@@ -271,7 +271,7 @@ def evaluate(benchmark: Benchmark, config: EvalConfig) -> int:
         require_token_beyond_loopback(read_address(config.listen)[0], token_of(config))
     plan, info, assets = prepare(benchmark, config, make_plan)
     spec = specify(plan, info)
-    ablations = choose_ablations(plan, info)
+    ablations = choose_ablations(config, plan, info)
     identity = identify(plan, spec, assets)
     with open_run(
         (config.run_dir or Volume().runs).resolve(),
@@ -295,8 +295,9 @@ def evaluate(benchmark: Benchmark, config: EvalConfig) -> int:
         if videos:
             say(f"{plural(videos, 'video')} of earlier invocations to render")
         code = try_to_work(run, plan, info, workers) if left or videos else 0
-        for name in ablations if not code else ():
-            code = code or ablate(run, plan, replace(spec, ablation=name), assets)
+        ablated = replace(plan, episodes=plan.episodes[: config.ablate_trials])
+        for name in ablations:
+            code = code or ablate(run, ablated, replace(spec, ablation=name), assets)
         try:
             summary = report.build(run.directory, run.store)
         except (StoreError, OSError) as error:
@@ -307,14 +308,15 @@ def evaluate(benchmark: Benchmark, config: EvalConfig) -> int:
         if code and summary.done < summary.planned:
             say(f"\nnot complete: {summary.done} of {summary.planned} episodes done, all of them stored; resume with")
             say(f"  {resume_command(run, benchmark.suites)}")
+        elif code and ablations:
+            say(f"\nablations not complete; resume with\n  {resume_command(run, benchmark.suites)}")
         return code
 
 
-def choose_ablations(plan: Plan, info: PolicyInfo) -> list[str]:
+def choose_ablations(config: EvalConfig, plan: Plan, info: PolicyInfo) -> list[str]:
     """Return the names of the ablations of --ablate. ValueError for images of a policy that has none, or too few
     episodes.
     """
-    config = plan.config
     if "images" in config.ablated_inputs:
         if not info.cameras:
             raise ValueError(f"--ablate images: policy {info.name} requests no images; use --ablate language")
@@ -324,7 +326,6 @@ def choose_ablations(plan: Plan, info: PolicyInfo) -> list[str]:
 
 def ablate(run: Run, plan: Plan, spec: RunSpec, assets: Assets) -> int:
     """Repeat a run's episodes with the ablation of `spec`, as a run of its own inside; return the exit code."""
-    plan = replace(plan, episodes=plan.episodes[: plan.config.ablate_trials])
     identity, root = identify(plan, spec, assets), run.directory / inputs.DIRECTORY
     with open_run(root, identity, plan.units, run_id=spec.ablation, resume=None, label="") as part:
         part.store.set_meta("about", describe(plan, assets, spec.instructions))

@@ -22,6 +22,7 @@ from vla_evaluation.workers.heartbeat import RENDERING
 
 PLAIN_EVERY_S = 10.0
 LONG_S = 600.0  # a longer run prints its expected duration once
+FAILING = 10  # episodes without a success, after which an audit is offered
 MIN_EPISODES = 4  # of this invocation, until their pace is used for an estimate
 INSTRUCTION_CHARS, BAR_CHARS = 52, 24
 
@@ -55,7 +56,7 @@ class Pace:
     def __init__(self, counts: Counts, now: float):
         self.first_step = now  # the simulators start before it
         self.done_before, self.steps_before = total(counts, "done"), total(counts, "steps")
-        self.announced = False
+        self.announced = self.offered = False
 
     def announcement(self, totals: ProgressTotals) -> str | None:
         """Return, once, a line with the duration of a long run, when there is a pace to estimate it from."""
@@ -66,6 +67,13 @@ class Pace:
             return None
         left = format_duration(totals.left_s)
         return f"about {left} remaining; Ctrl-C keeps finished episodes, --resume continues"
+
+    def offer(self, totals: ProgressTotals) -> str | None:
+        """Return, once, a line that offers an audit, when all of the first episodes failed."""
+        if self.offered or totals.done < FAILING or totals.successes:
+            return None
+        self.offered = True
+        return f"the first {totals.done} episodes failed; `./lab audit POLICY` finds a wrong convention of the policy"
 
     def totals(
         self, counts: Counts, now: float, machines: str = "", workers: Mapping[str, str] = MappingProxyType({})
@@ -116,8 +124,9 @@ class Progress:
     def update(self, counts: Counts, workers: Mapping[str, str], machines: str = "") -> None:
         now = time.monotonic()
         totals = self.pace.totals(counts, now, machines, workers)
-        if line := self.pace.announcement(totals):
-            self.print_line(line)
+        for line in (self.pace.announcement(totals), self.pace.offer(totals)):
+            if line:
+                self.print_line(line)
         if self.live:
             self.live.update(self.table(counts, workers, totals), refresh=True)
             return

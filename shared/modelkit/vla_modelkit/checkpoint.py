@@ -67,9 +67,8 @@ def _expected(path: Path) -> str:
     if path.name == "config.json" and adapters:
         base = read_json(adapters[0] / ADAPTER).get("base_model_name_or_path") or "its base model"
         return (
-            f"{adapters[0]} is a LoRA adapter of {base} without that model: merge it first (peft: "
-            "PeftModel.from_pretrained(base, adapter).merge_and_unload().save_pretrained(directory)) and give the "
-            "directory of the merged model"
+            f"{adapters[0]} is a LoRA adapter of {base} without that model: merge it first (OpenVLA: ./lab checkpoint "
+            f"openvla --merge {directory}; other models: peft's merge_and_unload) and give the merged directory"
         )
     if path.name == "config.json" and (inner := sorted(directory.glob("*/config.json"))):
         return f"the checkpoint is one level deeper: give {inner[0].parent}"
@@ -103,6 +102,14 @@ def write_record(directory: Path, repo: str, revision: str, hashes: Mapping[str,
     files = {name: {"sha256": hashes[name], "size": (directory / name).stat().st_size} for name in sorted(hashes)}
     record = {"repo": repo, "revision": revision, "sha256": weights_hash(hashes), "files": files}
     (directory / RECORD).write_text(json.dumps(record | more, indent=2) + "\n", encoding="utf-8")
+
+
+def record_directory(directory: Path, repo: str, revision: str, **more: Any) -> None:
+    """Write the manifest of all files that a directory and its subdirectories have."""
+    files = (path for path in sorted(directory.rglob("*")) if path.is_file())
+    write_record(
+        directory, repo, revision, {path.relative_to(directory).as_posix(): file_hash(path) for path in files}, **more
+    )
 
 
 def update_record(directory: Path, **more: Any) -> None:

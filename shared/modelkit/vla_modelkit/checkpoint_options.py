@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 from vla_common.options import Options, option
 
+REPOSITORY = r"[\w-][\w.-]*/[\w-][\w.-]*"  # OWNER/NAME on the hub
+
 
 @dataclass(frozen=True)
 class CheckpointOptions(Options):
@@ -17,7 +19,7 @@ class CheckpointOptions(Options):
     repo: str = option(
         "",
         "another repository on the hub",
-        pattern=r"[\w-][\w.-]*/[\w-][\w.-]*",
+        pattern=REPOSITORY,
         expected="a repository's owner and name with a slash between",
         metavar="OWNER/NAME",
     )

@@ -13,7 +13,7 @@ import tyro
 from vla_common import entrypoint
 from vla_common.volume import Volume, display_path, replace_directory
 from vla_contract.protocol.errors import did_you_mean
-from vla_modelkit.checkpoint import CheckpointError, changed_files, file_hash, read_record, write_record
+from vla_modelkit.checkpoint import CheckpointError, changed_files, read_record, record_directory
 from vla_modelkit.checkpoint_options import CheckpointOptions
 
 RANDOM = "random-"  # prefix of `repo` in a random checkpoint's manifest, before its size
@@ -80,16 +80,9 @@ def make_random(directory: Path, settings: GetCheckpoint, write: Callable[[Path]
 
     def fill(draft: Path) -> None:
         write(draft)
-        record_random(draft, settings.size, settings.seed, **more)
+        record_directory(draft, f"{RANDOM}{settings.size}", f"seed-{settings.seed}", **more)
 
     replace_directory(directory, fill)
-
-
-def record_random(directory: Path, size: str, seed: int, **more: Any) -> None:
-    """Write the manifest of a random checkpoint."""
-    files = (path for path in sorted(directory.rglob("*")) if path.is_file())
-    hashes = {path.relative_to(directory).as_posix(): file_hash(path) for path in files}
-    write_record(directory, f"{RANDOM}{size}", f"seed-{seed}", hashes, **more)
 
 
 def main(kind: type[Settings], get: Callable[[Settings, Path], object]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from pathlib import Path
 from typing import Protocol
 from zlib import crc32
@@ -11,6 +11,7 @@ from zlib import crc32
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
+from torch import Tensor
 
 from vla_common.unreadable import explain
 from vla_modelkit.checkpoint import SINGLE, CheckpointError, weight_files
@@ -83,6 +84,23 @@ class MadeUp:
         self._generator.manual_seed(self._seed + crc32(name.encode()))
         weights = torch.empty(shape, dtype=torch.bfloat16, device=self._device)
         return weights.normal_(0.0, spread, generator=self._generator)
+
+
+def rewrite_weights(source: Path, target: Path, names: Set[str], change: Callable[[str, Tensor], Tensor]) -> set[str]:
+    """Write a file of weights in which tensors are changed; return the names of those that it has.
+
+    change: name and tensor to its new value, which is stored in the old one's dtype.
+    """
+    with safe_open(str(source), framework="pt", device="cpu") as stored:
+        tensors = {name: stored.get_tensor(name) for name in stored.keys()}  # noqa: SIM118
+    changed = tensors.keys() & names
+    for name in changed:
+        tensors[name] = change(name, tensors[name]).to("cpu", tensors[name].dtype).contiguous()
+        if not torch.isfinite(tensors[name]).all():
+            raise ValueError(f"{name} is not finite; train with a lower --learning-rate, or copy the files again")
+    save_file(tensors, str(target), metadata={"format": "pt"})
+    target.chmod(0o644)  # safetensors creates files that only their owner can read; a container is another user
+    return changed
 
 
 def convert_to_safetensors(path: Path) -> Path:

@@ -9,6 +9,7 @@ import secrets
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import tyro
@@ -64,20 +65,9 @@ def is_root() -> bool:
 def run(server: ServiceSettings, configured_token: str | None, root: Path, private: Path) -> None:
     """Serve the files of `root`; Jupyter's settings, sockets and histories are in `private`."""
     token = configured_token or secrets.token_urlsafe(24)
-    os.environ.update(
-        JUPYTER_TOKEN=token,  # not on the command line
-        JUPYTER_NO_CONFIG="1",
-        JUPYTER_PREFER_ENV_PATH="1",
-        IPYTHONDIR=str(private / "ipython"),
-        **{f"JUPYTER_{name.upper()}_DIR": str(private / name) for name in ("config", "data", "runtime")},
-    )
-    config, profile = private / "settings.json", private / "ipython" / "profile_default"
-    profile.mkdir(parents=True)
+    os.environ["JUPYTER_TOKEN"] = token  # not on the command line
     public = page_url(server.of if server.of in PATHS else f"{server.of}_notebook")
-    config.write_text(json.dumps(settings(server, root, private, public)))
-    kernels = {"IPKernelApp": {"extra_extensions": ["vla_notebooks.kernel"]}}
-    (profile / "ipython_kernel_config.json").write_text(json.dumps(kernels))
-    (private / "page_config.json").write_text(json.dumps({"disabledExtensions": {NEWS: True}}))
+    config = configure(settings(server, root, private, public), private)
     from jupyterlab.labapp import LabApp  # reads the variables when it is imported
 
     host = os.environ.get(BIND) or server.host  # where compose.yaml publishes the port, else where it listens
@@ -89,7 +79,24 @@ def run(server: ServiceSettings, configured_token: str | None, root: Path, priva
     LabApp.launch_instance(argv=[f"--config={config}"])
 
 
-def settings(server: ServiceSettings, root: Path, private: Path, public_url: str) -> dict[str, dict]:
+def configure(settings: dict[str, dict[str, Any]], private: Path) -> Path:
+    """Write Jupyter's and the kernels' settings to `private`, set the variables that name it; return the file."""
+    os.environ.update(
+        JUPYTER_NO_CONFIG="1",
+        JUPYTER_PREFER_ENV_PATH="1",
+        IPYTHONDIR=str(private / "ipython"),
+        **{f"JUPYTER_{name.upper()}_DIR": str(private / name) for name in ("config", "data", "runtime")},
+    )
+    config, profile = private / "settings.json", private / "ipython" / "profile_default"
+    profile.mkdir(parents=True)
+    config.write_text(json.dumps(settings))
+    kernels = {"IPKernelApp": {"extra_extensions": ["vla_notebooks.kernel"]}}
+    (profile / "ipython_kernel_config.json").write_text(json.dumps(kernels))
+    (private / "page_config.json").write_text(json.dumps({"disabledExtensions": {NEWS: True}}))
+    return config
+
+
+def settings(server: ServiceSettings, root: Path, private: Path, public_url: str) -> dict[str, dict[str, Any]]:
     """Return Jupyter's configuration. It disables all requests to the internet: news, updates, extensions.
 
     public_url: of these notebooks, "" without one. A kernel keeps its memory, also a GPU's, after its tab is closed:

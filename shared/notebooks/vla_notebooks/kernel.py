@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import subprocess
 import sys
 from collections.abc import Sequence
 from importlib.abc import MetaPathFinder
@@ -11,15 +12,26 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from vla_common.volume import Volume
+
 FIRST_TO_KILL = "500"  # of 1000: out of memory, kernels are killed before the notebook server
 OOM_SCORE = Path("/proc/self/oom_score_adj")
 
 
-def load_ipython_extension(shell: object) -> None:
-    """Make this kernel the OOM killer's first choice, and add a Hangul font to matplotlib."""
+def load_ipython_extension(shell: Any) -> None:
+    """Make this kernel the OOM killer's first choice, add a Hangul font to matplotlib, and `%check`."""
     if int(OOM_SCORE.read_text()) < int(FIRST_TO_KILL):  # lowering it needs privileges
         OOM_SCORE.write_text(FIRST_TO_KILL)
     sys.meta_path.insert(0, HangulFont())
+    shell.register_magic_function(check)
+
+
+def check(line: str) -> None:
+    """`%check transformer.attention`: create an exercise's file, or check it; without a name, list all of them."""
+    directory = Volume().notebooks / "exercises"
+    command = [sys.executable, "-m", "lessons.exercises.check", "--directory", str(directory)]
+    command += ["--name", line.strip()] if line.strip() else []
+    print(subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True).stdout, end="")
 
 
 class HangulFont(MetaPathFinder):

@@ -14,6 +14,7 @@ TYPE_PREFIX = "urn:vla-lab:problem:"
 KINDS = {
     "bad-request": (400, "The request is malformed"),
     "unauthorized": (401, "No or wrong token"),
+    "forbidden": (403, "The token does not permit this"),
     "unknown-host": (403, "The service does not answer to this host name"),
     "not-found": (404, "No such route"),
     "method-not-allowed": (405, "Wrong method for this route"),
@@ -23,6 +24,7 @@ KINDS = {
     "wrong-type": (415, "The request's body has the wrong type"),
     "invalid-observation": (422, "The observation is invalid"),
     "queue-full": (429, "The queue is full"),
+    "token-limit": (429, "The token's limit is reached"),
     "policy-failed": (500, "The policy failed"),
     "invalid-action": (500, "The policy's output is no valid action"),
     "internal": (500, "The server failed"),

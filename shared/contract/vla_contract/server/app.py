@@ -3,6 +3,7 @@
 import functools
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -45,6 +46,7 @@ def create_app(
     max_wait_ms: float = 100.0,
     queue_size: int = 64,
     token: str | None = None,
+    token_file: Path | None = None,
     max_body_bytes: int = MAX_BODY_BYTES,
     request_timeout_s: float = TIMEOUT_S,
     inline: bool = False,
@@ -61,6 +63,7 @@ def create_app(
     max_wait_ms     longest wait for a batch to fill, if half an inference is not shorter; a lone client never waits
     queue_size      requests that may wait; one more is answered with 429 and Retry-After
     token           when set, every route but the probes requires `Authorization: Bearer <token>`
+    token_file      further tokens by name, each with limits and a fair share of the queue (`server/token_file.py`)
     max_body_bytes  a longer body is answered with 413
     request_timeout_s  for a body to arrive, from when its head is complete; else 408
     inline          for policies that answer within a few ms and never block: the event loop calls them itself, one
@@ -85,8 +88,9 @@ def create_app(
     load = policy if isinstance(policy, type) or not isinstance(policy, Policy) else lambda: policy
     if not callable(load):
         raise ValueError(f"the policy is a {type(policy).__name__}; expected a Policy or a function that loads one")
-    metrics, check = Metrics(), TokenCheck(token)
+    metrics, check = Metrics(), TokenCheck(token, token_file)
     engine = PolicyEngine(load, BatchQueue(queue_size, max_wait_ms / 1e3), metrics, max_batch, inline, on_failure)
+    metrics.watch_tenants(lambda: (check.admin, *named) if (named := tuple(check.named)) else ())
     service = PolicyRoutes(engine, metrics, decode_act)
 
     @asynccontextmanager
@@ -153,6 +157,8 @@ def create_app(
     app.add_exception_handler(HTTPException, no_such_route)
     # The page has the document in it: a browser sends the token as a password, which /openapi.json does not take.
     app.swagger_ui_parameters = {"spec": app.openapi()}
-    guard = {"timeout_s": request_timeout_s, "probes": (*PROBES, *probes), "browser_paths": ("/docs",)}
-    app.add_middleware(RequestGuard, token=check, metrics=metrics, max_body_bytes=max_body_bytes, **guard)
+    guard = {"timeout_s": request_timeout_s, "probes": (*PROBES, *probes), "admin_paths": ("/metrics",)}
+    app.add_middleware(
+        RequestGuard, token=check, metrics=metrics, max_body_bytes=max_body_bytes, browser_paths=("/docs",), **guard
+    )
     return app

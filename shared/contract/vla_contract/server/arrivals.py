@@ -4,7 +4,10 @@ A client that sends many requests (a worker of an evaluation) takes about equall
 request. A late client (a worker that resets its simulator) delays no batch.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
+
+from vla_contract.server.tenants import Tenant
 
 RECENT_S = 1.0  # wait for a client without a known pause: this long, or three inferences
 LATE = 2.0  # factor of its usual pause, plus SLACK_S: then it is late
@@ -14,6 +17,7 @@ MAX_CLIENTS = 512  # remembered
 
 @dataclass(eq=False)
 class _Client:
+    tenant: Tenant
     since: float  # time.monotonic() of its last answer, or of its last request where that is not answered
     answered: bool = False
     pause_s: float | None = None  # usually, between an answer and the next request
@@ -26,9 +30,9 @@ class Arrivals:
     def __init__(self) -> None:
         self._clients: dict[str, _Client] = {}
 
-    def asks(self, name: str, now: float) -> None:
+    def asks(self, name: str, now: float, tenant: Tenant) -> None:
         """Record a client's request."""
-        client = self._clients.pop(name, None) or _Client(now)
+        client = self._clients.pop(name, None) or _Client(tenant, now)
         if client.answered:
             pause_s = now - client.since
             usual_s = client.pause_s or pause_s
@@ -52,10 +56,20 @@ class Arrivals:
         """Forget a client."""
         self._clients.pop(name, None)
 
-    def due(self, now: float, end: float, infer_s: float) -> float:
-        """Return the time until which a batch should wait: after `now` if a client is expected before `end`."""
+    def due(
+        self, now: float, end: float, infer_s: float, waiting: Callable[[Tenant], int] | None = None
+    ) -> float:  # fmt: skip
+        """Return the time until which a batch should wait: after `now` if a client is expected before `end`.
+
+        waiting: a tenant's waiting jobs; if given, only clients of tenants without any count, and known pauses.
+        """
         return max(
-            (self._due(client, now, end, infer_s) for client in self._clients.values() if not client.waits), default=now
+            (
+                self._due(client, now, end, infer_s)
+                for client in self._clients.values()
+                if not client.waits and not (waiting and (client.pause_s is None or waiting(client.tenant)))
+            ),
+            default=now,
         )
 
     def _due(self, client: _Client, now: float, end: float, infer_s: float) -> float:

@@ -10,6 +10,8 @@ from pathlib import Path
 
 from vla_contract.protocol.tokens import check_token
 from vla_contract.server.public import public_url
+from vla_contract.server.tenants import Tenant, Tenants
+from vla_contract.server.token_file import ADMIN
 
 # Makes a browser ask for a password, which is the token; any user name.
 ASK_PERSON = {"WWW-Authenticate": 'Basic realm="vla-lab: any user, password VLALAB_TOKEN", charset="UTF-8"'}
@@ -67,21 +69,35 @@ def is_loopback(host: str) -> bool:
 class TokenCheck:
     """Checks the token of requests; without a configured token, all are allowed.
 
+    named: the file with further tokens, which `tenant` accepts.
+
     Raises ValueError for a token that cannot travel in a header or is trivially short.
     """
 
-    def __init__(self, token: str | None):
+    def __init__(self, token: str | None, named: Path | None = None):
         if token is not None and len(check_token("the token (VLALAB_TOKEN)", token)) < 8:
             raise ValueError(f"the token (VLALAB_TOKEN) has {len(token)} characters; expected 8 or more")
         self.required = token is not None
         self._expected = _digest(token.encode()) if token is not None else b""
+        self.admin, self.named = Tenant(ADMIN), Tenants(named)
 
     def allows(self, authorization: bytes | None) -> bool:
         """Return whether the header has the token, in constant time."""
-        if not self.required:
-            return True
-        scheme, _, token = (authorization or b"").partition(b" ")
-        return hmac.compare_digest(_digest(token.strip()), self._expected) and scheme.lower() == b"bearer"
+        return not self.required or self._is_admin(*_parse(authorization))
+
+    def tenant(self, authorization: bytes | None) -> Tenant | None:
+        """Return the sender of a request with this header, by the service's token or a named one; None for neither.
+
+        A service without a token takes all other requests as the admin's.
+        """
+        is_bearer, digest = _parse(authorization)
+        if self._is_admin(is_bearer, digest):
+            return self.admin
+        named = self.named.of(digest) if is_bearer else None
+        return named or (None if self.required else self.admin)
+
+    def _is_admin(self, is_bearer: bool, digest: bytes) -> bool:
+        return hmac.compare_digest(digest, self._expected) and is_bearer
 
 
 def bearer(authorization: str) -> bytes:
@@ -94,6 +110,12 @@ def bearer(authorization: str) -> bytes:
     except (binascii.Error, ValueError):
         return b""
     return b"Bearer " + user_password.partition(b":")[2]
+
+
+def _parse(authorization: bytes | None) -> tuple[bool, bytes]:
+    """Return whether a header has a bearer token, and the hash of what it has."""
+    scheme, _, token = (authorization or b"").partition(b" ")
+    return scheme.lower() == b"bearer", _digest(token.strip())
 
 
 def _digest(value: bytes) -> bytes:

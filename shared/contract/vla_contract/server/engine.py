@@ -17,6 +17,7 @@ from vla_contract.protocol.types import Observation, Policy
 from vla_contract.server.batching import BatchQueue, InferenceJob
 from vla_contract.server.metrics import Metrics
 from vla_contract.server.outcomes import Outcome, run_batch, warm_up
+from vla_contract.server.tenants import Tenant
 
 log = logging.getLogger("vla_contract")
 LOADING, READY, FAILED, STOPPED = "loading", "ready", "failed", "stopped"
@@ -86,15 +87,15 @@ class PolicyEngine:
             raise Problem("stuck", detail)
         return info
 
-    def admit(self) -> None:
+    def admit(self, tenant: Tenant) -> None:
         """Raise Problem where a request cannot be taken now: 503 while not ready, 429 with a full queue."""
         self.require_ready()
-        self.queue.require_room()
+        self.queue.require_room(tenant)
 
-    def submit(self, observation: Observation, client: str, timeout_s: float) -> InferenceJob:
+    def submit(self, observation: Observation, client: str, tenant: Tenant, timeout_s: float) -> InferenceJob:
         """Queue an observation; the job's future becomes its outcome. Raises Problem (429) when the queue is full."""
         self.require_ready()
-        job = InferenceJob(observation, self._loop.create_future(), client, time.monotonic() + timeout_s)
+        job = InferenceJob(observation, self._loop.create_future(), client, tenant, time.monotonic() + timeout_s)
         if self.inline:
             if self._answer([job], *_attempt(lambda: self._compute([job]))):
                 self._testing = self._loop.create_task(self._check_policy())
@@ -228,6 +229,9 @@ class PolicyEngine:
         else:
             outcomes, infer_s = batch
             self.queue.record_inference(infer_s, jobs)
+            ended = time.monotonic()
+            for job in jobs:
+                job.tenant.record_inference(ended - infer_s - job.queued, infer_s / len(jobs))
         for job, outcome in zip(jobs, outcomes, strict=True):
             _resolve(job.future, outcome, outcome if isinstance(outcome, Problem) else None)
         failed = [outcome for outcome in outcomes if isinstance(outcome, Problem) and outcome.status >= 500]

@@ -1,11 +1,13 @@
 """The Prometheus metrics of one service, in a registry of their own."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
-from prometheus_client.metrics_core import CounterMetricFamily
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
+
+from vla_contract.server.tenants import Tenant
 
 _SECONDS = (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
 _SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
@@ -30,6 +32,10 @@ class Metrics:
         """Export a policy's own counters as `vla_policy_events_total{event="…"}`, read at each scrape."""
         self.registry.register(_Events(counters))
 
+    def watch_tenants(self, tenants: Callable[[], Sequence[Tenant]]) -> None:
+        """Export the use of a service by token as `vla_token_…{token="…"}`, by name: the admin's and the file's."""
+        self.registry.register(_Tenants(tenants))
+
     def page(self) -> tuple[bytes, str]:
         """Return the text for a scraper and its content type."""
         return generate_latest(self.registry), CONTENT_TYPE_LATEST
@@ -45,3 +51,24 @@ class _Events(Collector):
             family.add_metric((name,), count)
         if family.samples:
             yield family
+
+
+class _Tenants:
+    def __init__(self, tenants: Callable[[], Sequence[Tenant]]):
+        self._tenants = tenants
+
+    def collect(self) -> Iterator[Metric]:
+        requests = CounterMetricFamily("vla_token_requests", "Answered requests", labels=("token", "status"))
+        inferences = CounterMetricFamily("vla_token_inferences", "Observations inferred", labels=("token",))
+        queued = CounterMetricFamily("vla_token_queue_seconds", "Time that they waited", labels=("token",))
+        inferring = CounterMetricFamily("vla_token_infer_seconds", "Their part of the inferences", labels=("token",))
+        current = GaugeMetricFamily("vla_token_in_progress", "Requests in progress", labels=("token",))
+        for tenant in self._tenants():
+            for status, count in tenant.statuses.items():
+                requests.add_metric((tenant.name, str(status)), count)
+            inferences.add_metric((tenant.name,), tenant.inferences)
+            queued.add_metric((tenant.name,), tenant.queue_s)
+            inferring.add_metric((tenant.name,), tenant.infer_s)
+            current.add_metric((tenant.name,), tenant.in_progress)
+        if current.samples:
+            yield from (requests, inferences, queued, inferring, current)

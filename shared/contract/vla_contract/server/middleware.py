@@ -14,11 +14,13 @@ from vla_contract.protocol.errors import InvalidObservation
 from vla_contract.protocol.problems import MEDIA_TYPE, Problem
 from vla_contract.server.auth import ASK_PERSON, TokenCheck, bearer
 from vla_contract.server.metrics import Metrics
+from vla_contract.server.tenants import BUSY_RETRY_S, Tenant
 
 log = logging.getLogger("vla_contract")
 PROBES = ("/livez", "/readyz")
 TIMEOUT_S = 30.0  # from a request's head to the end of its body
 BUDGET_BYTES = 96 * 2**20  # of all bodies being received or processed
+TENANT_SHARE = 4  # a named token's bodies take at most this part of the budget: one over TENANT_SHARE
 CLOSE = {"Connection": "close"}  # else uvicorn reads and discards the rest of a rejected body
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}", re.ASCII)
 
@@ -27,6 +29,7 @@ class RequestGuard:
     """ASGI middleware; the application receives a body whole, in one message, when it first asks for it.
 
     token           required on every path but `probes`
+    admin_paths     403 for a named token: they are about other users
     browser_paths   beginnings of paths on which a browser's password counts as the token
     max_body_bytes  a longer body is answered with 413
     timeout_s       for a body to arrive, from when its head is complete; else 408
@@ -41,13 +44,15 @@ class RequestGuard:
         max_body_bytes: int,
         *,
         probes: Collection[str] = PROBES,
+        admin_paths: Collection[str] = (),
         browser_paths: tuple[str, ...] = (),
         timeout_s: float = TIMEOUT_S,
         budget_bytes: int = BUDGET_BYTES,
     ):
         self.app, self.token, self.metrics = app, token, metrics
         self.max_body_bytes, self.timeout_s, self.budget_bytes = max_body_bytes, timeout_s, budget_bytes
-        self.probes, self.browser_paths = probes, browser_paths
+        self.probes, self.admin_paths, self.browser_paths = probes, admin_paths, browser_paths
+        self.probers = Tenant("")  # of requests without a token
         self.arriving: dict[RequestBody, None] = {}  # the oldest first
         self.buffered = 0  # bytes of all bodies
 
@@ -59,9 +64,13 @@ class RequestGuard:
         request_id = headers.get(b"x-request-id", b"").decode("latin-1")
         if not _REQUEST_ID.fullmatch(request_id):
             request_id = uuid.uuid4().hex
-        body = RequestBody(self, receive, headers.get(b"content-length"))
-        scope.setdefault("state", {}).update(request_id=request_id, body=body)
-        status = 0
+        authorization, for_browser = headers.get(b"authorization", b""), path.startswith(self.browser_paths)
+        if for_browser:
+            authorization = bearer(authorization.decode("latin-1"))
+        tenant = self.probers if path in self.probes else self.token.tenant(authorization)
+        body = RequestBody(self, receive, headers.get(b"content-length"), tenant or self.probers)
+        scope.setdefault("state", {}).update(request_id=request_id, body=body, tenant=tenant)
+        status, has_begun = 0, False
 
         async def send_with_id(message: Message) -> None:
             nonlocal status
@@ -70,16 +79,19 @@ class RequestGuard:
                 message["headers"] = [*message["headers"], (b"x-request-id", request_id.encode())]
             await send(message)
 
-        authorization, for_browser = headers.get(b"authorization", b""), path.startswith(self.browser_paths)
-        if for_browser:
-            authorization = bearer(authorization.decode("latin-1"))
         try:
-            if path not in self.probes and not self.token.allows(authorization):
+            if tenant is None:
                 raise Problem(
                     "unauthorized",
                     "the request has no token or a wrong one; expected the header Authorization: Bearer <token>",
                     ASK_PERSON if for_browser else {"WWW-Authenticate": "Bearer"},
                 )
+            if tenant.limits is not None and path in self.admin_paths:
+                raise Problem(
+                    "forbidden", f"token {tenant.name!r} may not read {path}; ask with the service's own token"
+                )
+            tenant.begin()
+            has_begun = True
             await self.app(scope, body.receive, send_with_id)
         except ClientDisconnect:
             pass
@@ -88,26 +100,35 @@ class RequestGuard:
                 raise
             await _problem_response(error, path, request_id)(scope, receive, send_with_id)
         finally:
-            self.buffered -= body.buffered
+            self._add(body, -body.buffered)
+            if tenant is not None and has_begun:
+                tenant.in_progress -= 1
             if status:
+                if tenant is not None:
+                    tenant.statuses[status] += 1
                 self.metrics.requests.labels(getattr(scope.get("route"), "path", "none"), status).inc()
 
     def count(self, body: "RequestBody", size: int) -> None:
         """Count received bytes; beyond the budget, evict the oldest bodies, possibly this one."""
-        body.buffered += size
-        self.buffered += size
+        self._add(body, size)
         while self.buffered > self.budget_bytes and self.arriving:
             oldest = next(iter(self.arriving))
             del self.arriving[oldest]
-            self.buffered, oldest.buffered, oldest.evicted = self.buffered - oldest.buffered, 0, True
+            self._add(oldest, -oldest.buffered)
+            oldest.evicted = True
             oldest.scope.cancel()
+
+    def _add(self, body: "RequestBody", size: int) -> None:
+        body.buffered += size
+        body.tenant.body_bytes += size
+        self.buffered += size
 
 
 class RequestBody:
     """The body of one request, counted in the budget of its service."""
 
-    def __init__(self, guard: RequestGuard, receive: Receive, length: bytes | None):
-        self._guard, self._receive, self._length = guard, receive, length
+    def __init__(self, guard: RequestGuard, receive: Receive, length: bytes | None, tenant: Tenant):
+        self._guard, self._receive, self._length, self.tenant = guard, receive, length, tenant
         self.max_bytes = guard.max_body_bytes
         self.scope = anyio.CancelScope(deadline=anyio.current_time() + guard.timeout_s)
         self.buffered, self.evicted, self._requested = 0, False, False
@@ -115,7 +136,8 @@ class RequestBody:
     async def receive(self) -> Message:
         """Return the whole body as one ASGI message; later calls wait for the client's disconnection.
 
-        Raises Problem: 413 beyond the limit of bytes, 408 at the deadline, 503 where the budget has no room.
+        Raises Problem: 413 beyond the limit of bytes, 429 beyond a named token's part of the budget, 408 at the
+        deadline, 503 where the budget has no room.
         """
         if self._requested:
             return await self._receive()
@@ -139,6 +161,9 @@ class RequestBody:
                         body = bytearray(body) if isinstance(body, bytes) else body
                         body += part
                     guard.count(self, len(body) - self.buffered)
+                    if self.tenant.limits is not None and self.tenant.body_bytes > guard.budget_bytes // TENANT_SHARE:
+                        detail = f"token {self.tenant.name!r} has too many bytes in progress; wait for an answer"
+                        raise Problem.retry_after("token-limit", detail, BUSY_RETRY_S)
                     if len(body) > self.max_bytes:
                         raise self._too_large()
         finally:

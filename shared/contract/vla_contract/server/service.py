@@ -4,6 +4,7 @@ import asyncio
 import math
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from starlette.background import BackgroundTask
@@ -21,6 +22,7 @@ from vla_contract.server.metrics import Metrics
 from vla_contract.server.middleware import read_body
 from vla_contract.server.outcomes import Outcome
 from vla_contract.server.sessions import SessionTable
+from vla_contract.server.tenants import Tenant
 
 DEFAULT_TIMEOUT_S = 60.0  # a client that does not send X-Timeout-S is assumed to wait this long
 DecodeAct = Callable[[bytes, PolicyInfo, str], tuple[Observation, Callable[[ActionChunk], bytes]]]
@@ -34,11 +36,12 @@ class PolicyRoutes:
         self._sessions = SessionTable(self._forget)
 
     async def v1_act(self, request: Request) -> Response:
-        self._engine.admit()
+        tenant: Tenant = request.state.tenant
+        self._engine.admit(tenant)
         body = await read_body(request, codec.MEDIA_TYPES)
         start = time.perf_counter()
         info = self._engine.require_ready()
-        observation = decode_observation(body, info.needs_privileged)
+        observation = _scoped(decode_observation(body, info.needs_privileged), tenant)
         check_needs(observation, info)
         decode_s = time.perf_counter() - start
         outcome = await self._infer(request, observation, info, client=observation.session)
@@ -54,11 +57,13 @@ class PolicyRoutes:
         return Response(packed, media_type=codec.MEDIA_TYPE, background=after)
 
     async def act(self, request: Request) -> Response:
-        self._engine.admit()
+        tenant: Tenant = request.state.tenant
+        self._engine.admit(tenant)
         body = await read_body(request, (JSON,))
         start = time.perf_counter()
         info = self._engine.require_ready()
         observation, encode = self._decode_act(body, info, f"act-{request.state.request_id}")
+        observation = _scoped(observation, tenant)
         check_needs(observation, info)
         stages_s = {"decode": time.perf_counter() - start}
         # No name: most of these clients open a connection per request, so no batch waits for their next one.
@@ -72,7 +77,8 @@ class PolicyRoutes:
     async def v1_reset(self, request: Request) -> Response:
         self._engine.require_ready()
         name, is_prefix = decode_reset(await read_body(request, codec.MEDIA_TYPES))
-        sessions = self._sessions.beginning(name) if is_prefix else [name]
+        scoped = request.state.tenant.scoped(name)
+        sessions = self._sessions.beginning(scoped) if is_prefix else [scoped]
         for session in sessions:
             self._sessions.drop(session)
         self._metrics.sessions.set(len(self._sessions))
@@ -101,7 +107,7 @@ class PolicyRoutes:
         if future is not None:
             return Outcome((await asyncio.shield(future)).chunk)  # a repeat: its times are already counted
         future = self._submit(request, observation, client)
-        self._sessions.record(observation, request_id, future)
+        self._sessions.record(observation, request_id, future, request.state.tenant)
         self._metrics.sessions.set(len(self._sessions))
         return await asyncio.shield(future)
 
@@ -112,7 +118,7 @@ class PolicyRoutes:
             timeout_s = DEFAULT_TIMEOUT_S
         if not math.isfinite(timeout_s) or timeout_s <= 0:
             timeout_s = DEFAULT_TIMEOUT_S
-        job = self._engine.submit(observation, client, timeout_s)
+        job = self._engine.submit(observation, client, request.state.tenant, timeout_s)
         if job.future.done():
             return job.future
 
@@ -136,3 +142,9 @@ class PolicyRoutes:
             self._metrics.batch_size.observe(batch)
         for stage, seconds in stages_s.items():
             self._metrics.stages[stage].observe(seconds)
+
+
+def _scoped(observation: Observation, tenant: Tenant) -> Observation:
+    """Return an observation whose session is the tenant's own: two students may use the same name."""
+    session = tenant.scoped(observation.session)
+    return observation if session is observation.session else replace(observation, session=session)

@@ -1,10 +1,12 @@
 """`serve`: a policy on a port, until SIGINT or SIGTERM."""
 
 import logging
+import os
 import socket
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import uvicorn
@@ -12,6 +14,7 @@ from starlette.types import ASGIApp
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from vla_contract.protocol.types import Policy
+from vla_contract.server import token_file
 from vla_contract.server.auth import require_token_beyond_loopback
 from vla_contract.server.hosts import HostGuard
 
@@ -49,7 +52,8 @@ def serve(
     log_level: str = "info",
     **settings: Any,
 ) -> None:
-    """Serve a policy until SIGINT or SIGTERM; `settings` are those of `create_app`.
+    """Serve a policy until SIGINT or SIGTERM; `settings` are those of `create_app`; `token_file` is by default
+    that of $VLALAB_VOLUME.
 
     port 0 selects any free one; the log's first line has the address. linger_s: how long `/readyz` reports the reason
     after the policy has failed. Raises SystemExit(1) then, OSError for an unusable address, and ValueError where the
@@ -60,6 +64,8 @@ def serve(
     )  # late: FastAPI takes 0.6 s to import, and not every service needs it
 
     require_token_beyond_loopback(host, settings.get("token"))
+    if volume := os.environ.get("VLALAB_VOLUME"):
+        settings.setdefault("token_file", token_file.path_on(Path(volume)))
     if not logging.getLogger().handlers:
         logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)s %(message)s")
     failed = threading.Event()

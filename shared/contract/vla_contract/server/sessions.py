@@ -6,13 +6,14 @@ broken connection does not advance the policy twice.
 
 import asyncio
 import time
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 from vla_contract.protocol.problems import Problem
 from vla_contract.protocol.types import Observation
+from vla_contract.server.tenants import Tenant
 
 MAX_SESSIONS = 4096
 IDLE_S = 900.0  # an evaluator may wait five minutes for a policy, and a step takes a fraction of a second
@@ -23,6 +24,7 @@ class _Session:
     step: int
     request_id: str
     future: "asyncio.Future[Any]"
+    tenant: Tenant
     before: "_Session | None" = None
     used: float = field(default_factory=time.monotonic)
 
@@ -30,8 +32,8 @@ class _Session:
 class SessionTable:
     """Sessions in the order of last use.
 
-    The least recently used session is dropped, with a call of `forget`, beyond `limit` sessions, and after `idle_s`
-    without a request: its sender was killed.
+    A session is dropped, with a call of `forget`, after `idle_s` without a request: its sender was killed. Beyond
+    `limit` sessions the least recently used one of the tenant with the most is dropped.
     """
 
     def __init__(self, forget: Callable[[str], object], limit: int = MAX_SESSIONS, idle_s: float = IDLE_S):
@@ -65,16 +67,21 @@ class SessionTable:
             )
         return None
 
-    def record(self, observation: Observation, request_id: str, future: "asyncio.Future[Any]") -> None:
+    def record(
+        self, observation: Observation, request_id: str, future: "asyncio.Future[Any]", tenant: Tenant
+    ) -> None:  # fmt: skip
         """Record a request that was submitted to the policy."""
-        entry = _Session(observation.step, request_id, future, self._sessions.get(observation.session))
+        entry = _Session(observation.step, request_id, future, tenant, self._sessions.get(observation.session))
         self._sessions[observation.session] = entry
         self._sessions.move_to_end(observation.session)
         future.add_done_callback(lambda done: self._done(observation.session, entry))
         while self._sessions:
             session, oldest = next(iter(self._sessions.items()))
-            is_in_use = entry.used - oldest.used < self._idle_s or not oldest.future.done()
-            if len(self._sessions) <= self._limit and is_in_use:
+            if len(self._sessions) > self._limit:
+                counts = Counter(session.tenant for session in self._sessions.values())
+                largest = counts.most_common(1)[0][0]
+                session = next(name for name, other in self._sessions.items() if other.tenant is largest)
+            elif entry.used - oldest.used < self._idle_s or not oldest.future.done():
                 return
             self.drop(session)
             self._forget(session)
@@ -92,7 +99,7 @@ class SessionTable:
         error = None if entry.future.cancelled() else entry.future.exception()
         if self._sessions.get(session) is not entry or (error is None and not entry.future.cancelled()):
             return
-        if before is not None and isinstance(error, Problem) and error.kind == "expired":
+        if before is not None and isinstance(error, Problem) and error.kind in ("expired", "queue-full"):
             self._sessions[session] = before  # the request never reached the policy
         else:
             self.drop(session)  # the policy may have advanced or not

@@ -11,6 +11,7 @@ import numpy as np
 
 from vla_contract import Observation, PolicyInfo
 from vla_contract.protocol.parts import GRIPPER_CLOSES, GRIPPER_OPENS, Part, format_parts, total
+from vla_datasets.dataset import Dataset
 from vla_datasets.errors import DatasetError
 from vla_datasets.lerobot import LeRobotDataset
 from vla_datasets.metadata import ACTION, STATE
@@ -41,7 +42,7 @@ class PolicyView:
     notes           the conversions between the two
     """
 
-    dataset: LeRobotDataset
+    dataset: Dataset
     info: PolicyInfo
     videos: Mapping[str, str]
     action: tuple[ColumnSlice, ...]
@@ -103,7 +104,7 @@ class PolicyView:
 
 
 def view_as(
-    dataset: LeRobotDataset,
+    dataset: Dataset,
     info: PolicyInfo,
     profiles: Mapping[str, Profile],
     usual_cameras: Mapping[str, str],
@@ -144,7 +145,7 @@ def view_as(
 
 
 def _find_video(
-    dataset: LeRobotDataset, info: PolicyInfo, camera: str, usual_cameras: Mapping[str, str], requested: str | None
+    dataset: Dataset, info: PolicyInfo, camera: str, usual_cameras: Mapping[str, str], requested: str | None
 ) -> str:
     """Return a camera's video: the requested one; by the policy's name for it; by the benchmark's; the only one."""
     named = (dataset.modality or {}).get("video", {})
@@ -162,7 +163,7 @@ def _find_video(
     )
 
 
-def _find_columns(dataset: LeRobotDataset, kind: str, parts: Sequence[Part], policy: str) -> tuple[ColumnSlice, ...]:
+def _find_columns(dataset: Dataset, kind: str, parts: Sequence[Part], policy: str) -> tuple[ColumnSlice, ...]:
     """Return the columns of a policy's parts: by their names in modality.json, else consecutive in one column."""
     if not parts:
         return ()

@@ -25,7 +25,7 @@ from vla_datasets.loader import find, open_dataset
 from vla_datasets.metadata import Episode
 from vla_evaluation.benchmark import Benchmark
 from vla_evaluation.config import EvalConfig, parse_ranges, token_of
-from vla_evaluation.dataset_options import OfflineOptions
+from vla_evaluation.dataset_options import OfflineOptions, parse_cameras
 from vla_evaluation.evaluate import reach_policy
 from vla_evaluation.offline import scores
 from vla_evaluation.offline.policy_view import PolicyView, view_as
@@ -45,12 +45,7 @@ def main(benchmark: Benchmark, cameras: Mapping[str, str], arguments: Sequence[s
     dataset = open_dataset(find(options.dataset))
     config = EvalConfig("", policy_url=options.policy_url)
     info = reach_policy(config)
-    pairs = [part.partition("=") for part in options.cameras.split(",") if part]
-    for camera, equals, video in pairs:
-        if not (camera and equals and video):
-            raise ValueError(f"invalid --cameras {camera!r}; expected CAMERA=VIDEO,…")
-    renamed = {camera: video for camera, _, video in pairs}
-    view = view_as(dataset, info, benchmark.profiles, cameras, renamed, options.unnorm_key)
+    view = view_as(dataset, info, benchmark.profiles, cameras, parse_cameras(options.cameras), options.unnorm_key)
     with PolicyClient(options.policy_url, token_of(config)) as client:
         if options.index is None:
             score_episodes(client, view, options)
@@ -131,7 +126,7 @@ def show_row(client: PolicyClient, view: PolicyView, options: OfflineOptions, in
     for name, frame in observation.images.items():
         stream = io.BytesIO()
         Image.fromarray(frame).save(stream, "PNG")
-        frames.append((name, _data_uri(stream.getvalue())))
+        frames.append((name, data_uri(stream.getvalue())))
     answer = {"predicted": predicted.tolist(), "recorded": recorded.tolist(), "names": names}
     _write(
         directory, view, row_title, {"row": index, "seed": options.seed}, figures,
@@ -214,8 +209,9 @@ def plot_curves(
     figure.suptitle(title, fontsize=10, wrap=True)
     figure.legend(*subplots[0].get_legend_handles_labels(), loc="outside lower center", ncols=4, fontsize=8)
     figure.savefig(path)
-    return _data_uri(path.read_bytes())
+    return data_uri(path.read_bytes())
 
 
-def _data_uri(png: bytes) -> str:
+def data_uri(png: bytes) -> str:
+    """Return a PNG as a page embeds it."""
     return f"data:image/png;base64,{base64.b64encode(png).decode()}"

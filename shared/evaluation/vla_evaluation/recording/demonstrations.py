@@ -44,6 +44,12 @@ class RenderSettings:
     module: str
     assets: Assets
     render: str
+    vary: str = ""
+
+
+def variation(vary: str) -> dict[str, Any]:
+    """Return the options of `Environment.load_task` for a value of `record --vary`."""
+    return {"vary": tuple(vary.split(","))} if vary else {}
 
 
 @dataclass(frozen=True)
@@ -113,8 +119,8 @@ class Demonstration:
         """The views before each action: float64 [T, v]; see `Environment.view`."""
         return self.arrays["views"]
 
-    def frames(self, camera: str, size: int) -> np.ndarray:
-        """Render the images before each action, as a policy would receive them.
+    def frames(self, camera: str, size: int, steps: Sequence[int] | None = None) -> np.ndarray:
+        """Render the images before each action, or before those of `steps`, as a policy would receive them.
 
         uint8 [T, size, size, 3], bottom row first as the environment renders them (`[:, ::-1]` is upright,
         `[:, ::-1, ::-1]` turned by 180°). ValueError for an unknown camera, or if the scene cannot be restored
@@ -123,9 +129,9 @@ class Demonstration:
         rendering = renderer(self.source, size)
         if camera not in rendering.benchmark.cameras:
             raise ValueError(f"camera {camera!r} not found{did_you_mean(camera, rendering.benchmark.cameras)}")
-        views = self.views
+        views = self.views if steps is None else self.views[list(steps)]
         self.reset_scene(rendering)
-        images = np.empty((self.steps, size, size, 3), np.uint8)
+        images = np.empty((len(views), size, size, 3), np.uint8)
         for image, view in zip(images, views, strict=True):
             rendering.env.show(view)
             image[:] = rendering.env.render(camera)
@@ -141,7 +147,7 @@ class Demonstration:
 
     def load_scene(self, rendering: Renderer, task: Task) -> None:
         """Load the task and reset the scene to the episode's start."""
-        rendering.env.load_task(task, self.seed)
+        rendering.env.load_task(task, self.seed, **variation(self.source.vary))
         rendering.env.reset(0, rendering.env.start(0))
 
 
@@ -183,7 +189,8 @@ class Demonstrations:
         self.state = tuple(Part(**part) for part in recording["state"])
         self.tasks = {index: task["instruction"] for index, task in enumerate(description["tasks"])}
         assets = Assets(identity["assets"]["kind"], Path(job["assets"]), identity["assets"]["digest"])
-        source = RenderSettings(self.directory, job["benchmark"], assets, render)
+        vary = identity["recording"].get("vary", "")
+        source = RenderSettings(self.directory, job["benchmark"], assets, render, vary)
         self.episodes = tuple(
             Demonstration(
                 index, self.suite, row.task, row.episode, self.tasks[row.task], row.success, row.result["seed"],

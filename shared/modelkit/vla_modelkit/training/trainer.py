@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
 from vla_common.volume import display_path, require_space
+from vla_modelkit.checkpoint import changed_files, read_record
 from vla_modelkit.memory import free_bytes
 from vla_modelkit.training.board import Curves
 from vla_modelkit.training.machine import TrainingMachine
@@ -36,6 +37,15 @@ INTERRUPT_HINT = "Ctrl-C saves; the same command resumes"
 def states_of(directory: Path) -> WeightFiles:
     """Return the training states of a run's directory: step_12.pt is the state after step 12."""
     return WeightFiles(directory, "step", frozenset({"trained", "optimizer", "step", "identity"}))
+
+
+def has_result(target: Path, provenance: Mapping[str, Any]) -> bool:
+    """Return whether a checkpoint is the undamaged result of a run with this provenance; if so, print that."""
+    record = read_record(target)
+    if record.get("finetuned") != provenance or changed_files(target, record):
+        return False
+    print(f"all steps are done: {display_path(target)}; give another --name to train again", flush=True)
+    return True
 
 
 class Trainer:

@@ -1,0 +1,1 @@
+"""A class on one server: JupyterHub in front of the course's environments."""

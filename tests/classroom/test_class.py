@@ -1,0 +1,273 @@
+"""A whole class: JupyterHub, its proxy and students' JupyterLab on this machine, used with a browser."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import time
+import urllib.error
+import urllib.request
+
+import pytest
+
+from tests import browser, ports
+from tests.browser import Browser
+from tests.classroom.room import unmount
+from vlalab.environments import venvs
+from vlalab.host import paths
+
+pytestmark = pytest.mark.skipif(browser.find() is None, reason="no Chromium is installed for the browser tests")
+PASSWORD = "sunflower-1"
+# Runs a cell through the page: a kernel over REST with the page's _xsrf, its output over a websocket.
+RUN = """(async (base, code, wait) => {
+  const xsrf = document.cookie.match(/_xsrf=([^;]+)/)?.[1] ?? '';
+  const post = (path, body) => fetch(base + path, {method: 'POST', body: JSON.stringify(body),
+    headers: {'X-XSRFToken': xsrf, 'Content-Type': 'application/json'}}).then(answer => answer.json());
+  const id = (await post('api/kernels', {name: 'python3'})).id;
+  const socket = new WebSocket(location.origin.replace('http', 'ws') + base + 'api/kernels/' + id + '/channels');
+  let text = '';
+  await new Promise((resolve, reject) => {
+    socket.onerror = reject;
+    socket.onopen = () => socket.send(JSON.stringify({channel: 'shell', parent_header: {}, metadata: {}, buffers: [],
+      header: {msg_id: 'm1', username: '', session: 's1', msg_type: 'execute_request', version: '5.3'},
+      content: {code, silent: false, store_history: false, allow_stdin: false, stop_on_error: true}}));
+    socket.onmessage = event => {
+      const message = JSON.parse(event.data);
+      if (message.msg_type === 'stream') text += message.content.text;
+      if (message.msg_type === 'error') text += message.content.ename + ': ' + message.content.evalue;
+      if (message.msg_type === 'execute_reply' || !wait && message.content.execution_state === 'busy') resolve();
+    };
+  });
+  return text;
+})"""
+
+
+class RealClass:
+    """A class that `./lab class up` started, and its students' browsers."""
+
+    def __init__(self, directory, **settings):
+        self.volume, self.state = directory / "volume", directory / "state"
+        self.volume.mkdir()
+        self.state.mkdir(mode=0o700)
+        port = next(port for port in ports.free_ports(20) if port + 2 < ports.CHOICE.stop)
+        self.url, self.path = f"http://127.0.0.1:{port}", self.volume / "class"
+        self.flags = ["--port", port, *(word for item in settings.items() for word in (f"--{item[0]}", item[1]))]
+        self.browsers = {}
+
+    def lab(self, *words, code=0):
+        """Return what a `./lab class` command printed."""
+        variables = {**os.environ, "VLALAB_VOLUME": str(self.volume), "VLALAB_STATE": str(self.state)}
+        command = [paths.ROOT / "lab", "class", *map(str, words)]
+        done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=300)
+        assert done.returncode == code, done.stdout + done.stderr
+        return done.stdout + done.stderr
+
+    def home(self, name):
+        """Return a student's home as root sees it."""
+        return self.path / "homes" / json.loads((self.path / "accounts.json").read_text())["accounts"][name]["id"]
+
+    def log_in(self, name, secret, new=""):
+        """Fill the form in a browser of the student's own, and return the browser."""
+        page = self.browsers.setdefault(name, Browser())
+        page.go(f"{self.url}/hub/login")
+        page.type("#username_input", name)
+        page.type("#password_input", secret)
+        for field in ("#new_input", "#again_input") if new else ():
+            page.type(field, new)
+        page.click("#login_submit")
+        return page
+
+    def run(self, name, code, wait=True):
+        """Return the output of a cell that the student's page ran."""
+        page, call = self.browsers[name], f"{RUN}('/user/{name}/', {json.dumps(code)}, {json.dumps(wait)})"
+        page.js(f"window.ran = null, {call}.then(text => window.ran = [text], error => window.ran = [`${{error}}`]), 0")
+        return until_shown(page, "window.ran")[0]
+
+    def process(self, name):
+        """Return the pid of the hub or the proxy."""
+        (file,) = self.state.rglob(f"class-{name}.json")
+        return json.loads(file.read_text())["child"]["pid"]
+
+
+@pytest.fixture(scope="module")
+def room(tmp_path_factory):
+    for name in ("hub", "ws_mdl"):
+        venvs.ensure(name)
+    made = RealClass(tmp_path_factory.mktemp("class"), memory="2", disk="0.2", idle="0")
+    try:
+        assert made.url in made.lab("up", *made.flags)
+        lines = made.lab("add", "anna", "ben", "cho").splitlines()
+        made.codes = dict(line.split(",") for line in lines if re.fullmatch(r"\w+,\w{5}-\w{5}", line))
+        yield made
+    finally:
+        for page in made.browsers.values():
+            page.close()
+        made.lab("down")
+        unmount(made.path)
+
+
+def until(condition, timeout_s=120.0):
+    """Wait until a condition holds."""
+    end = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < end, "the condition did not become true"
+        time.sleep(0.2)
+
+
+def until_shown(page, expression, timeout_s=240.0):
+    """Return an expression's value as soon as it is true, also from a browser that is slow to answer."""
+    end = time.monotonic() + timeout_s
+    while True:
+        try:
+            return page.until(expression, timeout_s)
+        except TimeoutError as error:
+            if "did not answer" not in str(error) or time.monotonic() > end:
+                raise
+
+
+def message(page):
+    return until_shown(page, "document.querySelector('[role=alert]')?.innerText")
+
+
+def test_the_first_login_replaces_the_code_by_a_password(room):
+    page = room.log_in("anna", "wrong-codes")
+    assert "Invalid" in message(page)
+    assert "new password" in message(room.log_in("anna", room.codes["anna"]))
+    assert "8 or more" in message(room.log_in("anna", room.codes["anna"], "short"))
+    assert "Invalid" in message(room.log_in("eva", "nobody-has-it", PASSWORD))
+
+
+def test_three_students_work_in_jupyterlab(room):
+    for name, code in room.codes.items():
+        page = room.log_in(name, code, PASSWORD)
+        until_shown(page, f"location.pathname === '/user/{name}/lab' && !!document.querySelector('.jp-LauncherCard')")
+        page.go(f"{room.url}/user/{name}/no-such-page")  # lighter, with the same session
+        until_shown(page, "location.pathname.endsWith('/no-such-page') && document.readyState === 'complete'")
+        text = "import os, numpy; print(os.getuid() > 0, os.environ['VLALAB_VOLUME'], sorted(os.listdir('/home')))"
+        assert room.run(name, text) == f"True /home/{name} ['{name}']\n"
+        assert (room.home(name) / "notebooks" / "ws_mdl" / "MNIST.ipynb").is_file()
+    assert "created" in room.run("cho", "%check transformer.mask")
+    assert (room.home("cho") / "notebooks" / "exercises" / "transformer.mask.py").is_file()
+    assert room.lab("list").count("ready") == 3
+
+
+def test_tensorboard_is_behind_the_same_login(room):
+    ask = "fetch('/user/anna/tensorboard/{}').then(a => window.board = a.status + a.headers.get('Content-Type')), 0"
+    for path, kind in (("", "text/html"), ("data/environment", "application/json")):
+        room.browsers["anna"].js(f"window.board = null, {ask.format(path)}")
+        assert until_shown(room.browsers["anna"], "window.board").startswith(f"200{kind}")
+
+
+def test_a_student_reaches_no_other_students_server(room):
+    """With everything a notebook has: the browser's session and the server's own token."""
+    page = room.browsers["anna"]
+    names = room.run("anna", "import os; print(os.environ['JUPYTERHUB_API_TOKEN'])").strip()
+    bens = room.run("ben", "import os; print(os.environ['JUPYTERHUB_SERVICE_URL'])").strip()
+    settings = json.loads((room.path / "settings.json").read_text())
+    hub, proxy = f"http://127.0.0.1:{settings['hub_port']}/hub/api", f"http://127.0.0.1:{settings['proxy_port']}/api"
+    attempts = [
+        *[("GET", f"{room.url}/user/ben/api/{path}") for path in ("contents", "kernels", "sessions", "terminals")],
+        *[("GET", f"{bens}api/{path}") for path in ("contents", "kernels", "status")],
+        ("POST", f"{bens}api/kernels"), ("POST", f"{bens}api/shutdown"),
+        ("GET", f"{hub}/users"), ("GET", f"{hub}/users/ben"), ("DELETE", f"{hub}/users/ben"),
+        ("DELETE", f"{hub}/users/ben/server"), ("POST", f"{hub}/users/ben/tokens"), ("POST", f"{hub}/users/eve"),
+        ("POST", f"{hub}/shutdown"), ("GET", f"{proxy}/routes"), ("POST", f"{proxy}/routes/user/ben"),
+        ("GET", f"{room.url}/hub/admin"),
+    ]  # fmt: skip
+    reached = []
+    for method, url in attempts:
+        for headers in ({"Authorization": f"token {names}"}, {}):
+            request = urllib.request.Request(url, b"{}" if method == "POST" else None, headers, method=method)
+            try:
+                with urllib.request.urlopen(request, timeout=60) as answer:
+                    if "/hub/login" not in answer.url:
+                        reached.append((method, url, answer.status))
+            except urllib.error.HTTPError as error:
+                assert error.code in (401, 403, 404, 405), (method, url, error.code)
+        path = f"fetch({json.dumps(url)}, {{method: {method!r}, redirect: 'manual'}}).then(a => a.status, e => 0)"
+        if url.startswith(room.url) and page.js(path) in range(200, 300):
+            reached.append(("page", method, url))
+    assert reached == [] and len(attempts) >= 15
+    assert room.run("ben", "print('still here')") == "still here\n"
+
+
+def test_a_running_cell_survives_a_killed_hub_and_proxy(room):
+    code = "import os, time\nwhile True:\n"
+    code += " with open(os.path.expanduser('~/count'), 'a') as f: f.write('x')\n time.sleep(0.1)"
+    room.run("ben", code, wait=False)
+    count = room.home("ben") / "count"
+    until(lambda: count.exists() and count.stat().st_size > 3)
+    for name in ("hub", "proxy"):
+        before, size = room.process(name), count.stat().st_size
+        os.kill(before, signal.SIGKILL)
+        until(lambda name=name, before=before: room.process(name) != before)
+        until(lambda size=size: count.stat().st_size > size + 10)
+    ask = "fetch('/user/ben/api/status').then(a => a.status, e => 0)"
+    until(lambda: room.browsers["ben"].js(ask) == 200)
+    assert room.lab("list").count("ready") == 3
+    size = count.stat().st_size
+    until(lambda: count.stat().st_size > size)
+
+
+def test_new_settings_restart_the_hub_only(room):
+    count, before = room.home("ben") / "count", room.process("hub")
+    room.lab("up", "--memory", "1.5")
+    assert room.process("hub") != before and json.loads((room.path / "settings.json").read_text())["memory_gb"] == 1.5
+    size = count.stat().st_size
+    until(lambda: count.stat().st_size > size)
+
+
+def test_a_hanging_server_is_restarted(room):
+    pids = [int(pid) for pid in os.listdir("/proc") if pid.isdecimal() and b"vla_notebooks.student" in command(pid)]
+    uid = os.stat(room.home("cho")).st_uid
+    (server,) = (pid for pid in pids if os.stat(f"/proc/{pid}").st_uid == uid)
+    os.kill(server, signal.SIGSTOP)
+    assert "cho: restarted" in room.lab("restart", "cho")
+    assert room.run("cho", "print('again')") == "again\n"
+
+
+def command(pid):
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            return file.read()
+    except OSError:
+        return b""
+
+
+def test_a_reset_ends_the_session_and_keeps_the_work(room):
+    room.run("anna", "import os; open(os.path.expanduser('~/work.txt'), 'w').write('my work')")
+    code = room.lab("reset", "anna").splitlines()[-1].partition(",")[2]
+    ask = "fetch('/hub/api/user').then(a => a.status, e => 0)"
+    assert room.browsers["anna"].js(ask) == 403
+    assert "Invalid" in message(room.log_in("anna", PASSWORD))
+    page = room.log_in("anna", code, "another-flower")
+    until_shown(page, "location.pathname === '/user/anna/lab'")
+    page.go(f"{room.url}/user/anna/no-such-page")
+    until_shown(page, "location.pathname.endsWith('/no-such-page') && document.readyState === 'complete'")
+    assert room.run("anna", "import os; print(open(os.path.expanduser('~/work.txt')).read())") == "my work\n"
+
+
+def test_a_backup_brings_a_class_back_elsewhere(room, tmp_path):
+    archive = tmp_path / "class.tar"
+    room.lab("backup", archive)
+    assert archive.stat().st_mode & 0o777 == 0o600
+    other = RealClass(tmp_path)
+    try:
+        other.lab("restore", archive)
+        work = other.home("anna") / "work.txt"
+        assert work.read_text() == "my work" and work.stat().st_uid == (room.home("anna") / "work.txt").stat().st_uid
+        assert os.path.ismount(other.home("anna"))
+        assert "has students already" in other.lab("restore", archive, code=1)
+    finally:
+        unmount(other.path)
+
+
+def test_remove_takes_the_work_or_keeps_it(room):
+    homes = {name: room.home(name) for name in ("anna", "cho")}
+    kept = room.lab("remove", "anna", "--keep-work")
+    assert str(homes["anna"]) in kept and (homes["anna"] / "work.txt").read_text() == "my work"
+    room.lab("remove", "cho")
+    assert not homes["cho"].exists() and not homes["cho"].with_suffix(".img").exists()
+    assert "Invalid" in message(room.log_in("anna", "another-flower"))
+    assert "anna" not in room.lab("list")

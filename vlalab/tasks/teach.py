@@ -1,0 +1,82 @@
+"""The task for teachers: a class on one server."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from vlalab.commands import classes
+from vlalab.description import manifests
+from vlalab.host import paths
+from vlalab.host.console import LabError
+from vlalab.host.shared_code import option
+from vlalab.tasks.flags import positional
+from vlalab.tasks.task import finish, task
+
+# action → (what follows it, how many at least, at most)
+ACTIONS = {
+    "up": ("", 0, 0),
+    "down": ("", 0, 0),
+    "add": ("students.csv or names", 1, 1000),
+    "list": ("", 0, 0),
+    "reset": ("names", 1, 1000),
+    "remove": ("names", 1, 1000),
+    "restart": ("names", 1, 1000),
+    "backup": ("a file to write", 1, 1),
+    "restore": ("a file of `class backup`", 1, 1),
+    "logs": ("", 0, 0),
+}
+
+
+@task("run a class", "./lab class list", name="class")
+def class_(
+    action: str = positional(help=", ".join(ACTIONS), kind="one of", keywords=tuple(ACTIONS)),
+    arguments: list[str] = positional(help="students, or a file", metavar="NAME … or FILE"),
+    host: str | None = option(None, "for up: address to listen on", default_help="127.0.0.1", metavar="ADDRESS"),
+    port: int | None = option(None, "for up: port; the next two are used too", "[1, 65533]", default_help="8080"),
+    environments: list[str] | None = option(
+        None, "for up: environments to choose from", kind="one of", keywords=tuple(manifests.notebooks()),
+        default_help="the course's"),
+    memory: float | None = option(None, "for up: GB per student; 0: no limit", "[0, inf)", default_help="4"),
+    cpus: float | None = option(None, "for up: cores per student; 0: no limit", "[0, inf)", default_help="0"),
+    processes: int | None = option(None, "for up: processes and threads per student", "[50, 100000]",
+                                   default_help="400"),
+    disk: float | None = option(None, "for up: GB of a new student's home; 0: no limit", "[0, inf)", default_help="5"),
+    idle: float | None = option(None, "for up: minutes until idle notebooks stop; 0: never", "[0, inf)",
+                                default_help="60"),
+    policy: str | None = option(None, "for up: URL of the served policy, for which each student gets a token",
+                                metavar="URL"),
+    cert: str | None = option(None, "for up: certificate (PEM) for HTTPS", kind="path", metavar="FILE"),
+    key: str | None = option(None, "for up: the certificate's key", kind="path", metavar="FILE"),
+    keep_work: bool = option(False, "for remove: keep the student's files"),
+) -> None:  # fmt: skip
+    """Run a class on this server: each student logs in with a browser and gets JupyterLab in the course's environments.
+
+    sudo ./lab class up --memory 8
+    sudo ./lab class add students.csv > codes.csv     one-time codes; the first login sets a password
+    sudo ./lab class list
+    sudo ./lab class restart anna                     also if the server hangs
+    sudo ./lab class backup /media/stick/class.tar
+    """
+    meaning, least, most = ACTIONS[action]
+    if not least <= len(arguments) <= most:
+        raise LabError(
+            f"class {action} requires {meaning or 'no further words'}; got {' '.join(arguments) or 'nothing'}"
+        )
+    if keep_work and action != "remove":
+        raise LabError("--keep-work is for class remove")
+    changes = {
+        "host": host, "port": port, "environments": environments, "memory_gb": memory, "cpus": cpus,
+        "processes": processes, "disk_gb": disk, "idle_min": idle, "policy": policy,
+        "cert": cert and str(Path(cert).absolute()), "key": key and str(Path(key).absolute()),
+    }  # fmt: skip
+    if action == "up":
+        print(f"class at {classes.up(changes)}  (files in {paths.display_path(classes.directory())})")
+        return
+    if given := [name for name, value in changes.items() if value is not None]:
+        raise LabError(f"class {action} takes no settings, got {', '.join(given)}; they are for class up")
+    if action == "down":
+        classes.down()
+    elif action == "logs":
+        classes.show_log(100)
+    else:
+        finish(classes.admin(action, [*arguments, *(["--keep-work"] if keep_work else [])]))
