@@ -38,6 +38,7 @@ class Libero:
     module = __name__
     bases = suites.BASES
     wide = WIDE
+    variations = ("light", "camera")
     trials = suites.TRIALS
     suites = suites.EVERY
     action = (*OSC_POSE, GRIPPER_CLOSES)

@@ -11,9 +11,9 @@ from vla_common.options import device_option, option
 
 # side: image height and width in pixels; the rest: width and layers of the network
 SIZES = {
-    "tiny": {"side": 32, "d_model": 64, "layers": 1, "head_layers": 1, "h": 2},
-    "small": {"side": 64, "d_model": 128, "layers": 3, "head_layers": 2, "h": 4},
-    "base": {"side": 96, "d_model": 256, "layers": 4, "head_layers": 3, "h": 8},
+    "tiny": {"side": 64, "features": 32, "d_model": 64, "layers": 1, "head_layers": 1, "h": 2},
+    "small": {"side": 128, "features": 48, "d_model": 128, "layers": 2, "head_layers": 2, "h": 4},
+    "base": {"side": 128, "features": 128, "d_model": 256, "layers": 4, "head_layers": 3, "h": 8},
 }
 
 
@@ -24,7 +24,7 @@ class Config(RunSettings):
     LAB = "minivla"
     FIXED = (
         "size", "cameras", "state", "words", "pictures", "head", "chunk", "episodes", "epochs", "minutes", "batch_size",
-        "draws", "lrate", "warmup", "weight_decay", "seed",
+        "draws", "looks", "lrate", "warmup", "weight_decay", "seed",
     )  # fmt: skip
 
     data: str = data_option("", "a data set's name on the volume, or its directory")
@@ -43,6 +43,9 @@ class Config(RunSettings):
     minutes: float = option(0, "time limit: reduce epochs to fit; 0 for none", "[0, inf)")
     batch_size: int = option(64, "observations", "[1, inf)")
     draws: int = option(2, "noise samples per observation in a batch; regression uses one", "[1, inf)")
+    looks: int = option(
+        8, "epochs of learning from the data set's scenes where things are, before those of acting; 0: none", "[0, inf)"
+    )
     lrate: float = option(8e-4, "peak; linear warm-up, then cosine decay to 0", "(0, inf)")
     warmup: int = option(200, "batches", "[0, inf)")
     weight_decay: float = option(1e-4, "AdamW's, on matrices and convolutions", "[0, inf)")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 import numpy as np
@@ -13,13 +13,15 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from services.minivla.config import Config
-from services.ws_mdl.frames import OnEpisode, images_of
+from services.minivla.model import XYZ
+from services.ws_mdl.frames import OnEpisode, images_of, small
 from services.ws_mdl.transformer.tokenization import train_tokenizer
 from vla_contract.protocol.parts import GRIPPER_OPENS, HAND_STATE, OSC_POSE, Part, total
-from vla_datasets import libero, marks
+from vla_datasets import libero, marks, scenes
 from vla_datasets.errors import DatasetError
 from vla_datasets.loader import find, open_dataset
 
+MUFFLED, ADDED = 0.4, 4  # share of a word that every instruction has, and words, that `muffled` changes and adds
 CAMERA_INDICES = {"both": (0, 1), "front": (0,), "wrist": (1,)}  # "both" uses one camera if the data set has only one
 
 
@@ -114,6 +116,23 @@ class DatasetStats:
 
 
 @dataclass
+class Scenes:
+    """Free labels: M scenes, and where the things are that their instructions name (vla_datasets/scenes.py).
+
+    places are in the units of the normalized state; pixels are x to the right and y down in [-1, 1], NaN outside.
+    """
+
+    images: Tensor  # uint8 [M, C, 3, side, side]
+    state: Tensor  # float32 [M, S], normalized
+    places: Tensor  # float32 [M, things, 3]
+    pixels: Tensor  # float32 [M, C, things, 2]
+    task: Tensor  # int64 [M]: row of `TrainingSteps.instructions`
+
+    def __len__(self) -> int:
+        return len(self.state)
+
+
+@dataclass
 class TrainingSteps:
     """The steps of all episodes, concatenated: N steps, C cameras, E instructions of at most L tokens."""
 
@@ -125,7 +144,9 @@ class TrainingSteps:
     task: Tensor  # int64 [N]: row of `instructions`
     ends: Tensor  # int64 [N]: end of the step's episode, exclusive
     pad: int = field(default=1)
+    common: Tensor = field(default_factory=lambda: torch.zeros(0))  # [V]: share of the instructions with a word
     left_out: str = ""  # message about excluded episodes
+    scenes: Scenes | None = None  # None: the data set has none
 
     def __len__(self) -> int:
         return len(self.action)
@@ -149,7 +170,8 @@ def load(config: Config, on_episode: OnEpisode = lambda done, total: None) -> Tr
     cameras = select_cameras(dataset, robot, config)
     keys = [robot.cameras[camera] for camera in cameras]
     episodes = select_episodes(dataset.episodes, config.episodes)
-    columns, task, ends = [], [], []
+    columns, task = [], []
+    ends: list[int] = []
     texts = list(dict.fromkeys(episode.tasks[0] for episode in episodes))
     for episode in episodes:
         rows = dataset.columns(episode.index)
@@ -161,7 +183,10 @@ def load(config: Config, on_episode: OnEpisode = lambda done, total: None) -> Tr
         task += [texts.index(episode.tasks[0])] * episode.length
         ends += [len(ends) + episode.length] * episode.length
     state, action = (np.concatenate(part).astype(np.float32) for part in zip(*columns, strict=True))
-    images = images_of(dataset, episodes, keys, config.side, on_episode)
+    shape = (len(state), len(keys), 3, config.side, config.side)
+    images = torch.zeros((1, 1, 1, 1, 1), dtype=torch.uint8).expand(shape)  # the blind network gets no other
+    if config.pictures:
+        images = images_of(dataset, episodes, keys, config.side, on_episode)
     tokenizer = train_tokenizer((text.lower() for text in texts), "word", 1, 8000)
     learned = DatasetStats(
         data=dataset.name,
@@ -178,11 +203,37 @@ def load(config: Config, on_episode: OnEpisode = lambda done, total: None) -> Tr
         action_parts=robot.action,
         state_parts=robot.state,
     )
+    instructions = encode(tokenizer, texts)
     return TrainingSteps(
         learned, images, learned.state(torch.from_numpy(state)), learned.action(torch.from_numpy(action)),
-        encode(tokenizer, texts), torch.tensor(task), torch.tensor(ends), tokenizer.token_to_id("[PAD]"),
-        bad.left_out,
+        instructions, torch.tensor(task), torch.tensor(ends), tokenizer.token_to_id("[PAD]"),
+        commonness(instructions, tokenizer.get_vocab_size()), bad.left_out,
+        load_scenes(dataset, config, learned, episodes, texts),
     )  # fmt: skip
+
+
+def load_scenes(
+    dataset: Any, config: Config, learned: DatasetStats, episodes: list[Any], texts: list[str]
+) -> Scenes | None:
+    """Load the scenes of a data set's episodes; None if they have none, or none are wanted."""
+    if not (config.looks and config.pictures and config.state):
+        return None
+    position = Scaling(learned.state.offset[:XYZ], learned.state.scale[:XYZ])
+    parts = []
+    for each in scenes.read(dataset.directory, [episode.index for episode in episodes]):
+        order = [each["cameras"].tolist().index(camera) for camera in learned.cameras]
+        state, places, pixels = (torch.from_numpy(each[name]) for name in ("state", "places", "pixels"))
+        parts.append(
+            Scenes(
+                torch.stack([small(each["images"][:, camera], config.side) for camera in order], 1),
+                learned.state(state),
+                position(places),
+                pixels[:, order],
+                torch.full((len(state),), texts.index(str(each["instruction"]))),
+            )
+        )
+    names = [entry.name for entry in fields(Scenes)]
+    return Scenes(*(torch.cat([getattr(part, name) for part in parts]) for name in names)) if parts else None
 
 
 def select_cameras(dataset: Any, robot: MinivlaRobot, config: Config) -> tuple[str, ...]:
@@ -240,6 +291,11 @@ def encode(tokenizer: Tokenizer, texts: list[str]) -> Tensor:
     return torch.tensor([row + [pad] * (length - len(row)) for row in ids])
 
 
+def commonness(word_ids: Tensor, vocabulary: int) -> Tensor:
+    """Return the share of the instructions [E, L] that have each word: float32 [V]."""
+    return torch.stack([(word_ids == word).any(1).float().mean() for word in range(vocabulary)])
+
+
 def digest(state: np.ndarray, action: np.ndarray, texts: list[str]) -> str:
     """Return 16 hex digits that identify states, actions and instructions; images are not included."""
     parts = (state.tobytes(), action.tobytes(), "\n".join(texts).encode())
@@ -250,18 +306,40 @@ def as_input(images: Tensor) -> Tensor:
     return images.float() / 127.5 - 1
 
 
-def augmented(images: Tensor, generator: torch.Generator) -> Tensor:
+def augmented(images: Tensor, generator: torch.Generator, shift: bool = True) -> Tensor:
     """Shift images uint8 [B, C, 3, s, s] by up to s / 32 pixels, vary brightness, return float32 in [-1, 1].
 
     A shifted camera imitates small differences in the pose of hand and objects.
     """
     b, c, _, side, _ = images.shape
-    far = max(1, side // 32)
-    shift = torch.randint(-far, far + 1, (2, b * c, 1), generator=generator)
-    rows, columns = (torch.arange(side) + shift).clamp(0, side - 1)  # each (B C, side)
-    flat = images.flatten(0, 1)
-    which = torch.arange(b * c)[:, None, None, None]
-    colours = torch.arange(3)[None, :, None, None]
-    shifted = flat[which, colours, rows[:, None, :, None], columns[:, None, None, :]].unflatten(0, (b, c))
+    if shift:
+        far = max(1, side // 32)
+        by = torch.randint(-far, far + 1, (2, b * c, 1), generator=generator)
+        rows, columns = (torch.arange(side) + by).clamp(0, side - 1)  # each (B C, side)
+        flat = images.flatten(0, 1)
+        which = torch.arange(b * c)[:, None, None, None]
+        colours = torch.arange(3)[None, :, None, None]
+        images = flat[which, colours, rows[:, None, :, None], columns[:, None, None, :]].unflatten(0, (b, c))
     light = 1 + 0.2 * (torch.rand((b, 1, 1, 1, 1), generator=generator) * 2 - 1)
-    return (as_input(shifted) * light).clamp(-1, 1)
+    return (as_input(images) * light).clamp(-1, 1)
+
+
+def muffled(word_ids: Tensor, pad: int, unknown: int, common: Tensor, generator: torch.Generator) -> Tensor:
+    """Return instructions [B, L] with some words unknown, some left out and some unknown ones added: [B, L + ADDED].
+
+    The network thereby learns to rely on the words that tell tasks apart, wherever they stand. common [V]: the share of
+    the instructions that have a word, which is also how often it is replaced, times MUFFLED.
+    """
+    rows, length = word_ids.shape
+    keys = torch.arange(length).float().expand(rows, -1)
+    extra = torch.rand((rows, ADDED), generator=generator) * length
+    chance = torch.rand((3, rows, length), generator=generator)
+    rare = MUFFLED * common[word_ids]
+    words = word_ids.where((chance[0] > rare) | (word_ids == pad), unknown)
+    words = words.where((chance[1] > rare / 2) | (word_ids == pad), pad)
+    added = torch.where(torch.rand((rows, ADDED), generator=generator) < MUFFLED, unknown, pad)
+    ends = (word_ids != pad).sum(1, keepdim=True)
+    keys = torch.cat([keys, extra.minimum(ends.float())], 1)
+    every = torch.cat([words, added], 1)
+    order = (keys + 1e6 * (every == pad)).argsort(1)  # padding goes to the end
+    return every.gather(1, order)

@@ -1,7 +1,11 @@
-"""mini-VLA's network: from images, instruction and robot state to a chunk of actions, by iterative denoising.
+"""mini-VLA's network: from images, instruction and robot state to a chunk of actions.
 
 Read it from top to bottom. Its blocks are lab 1's Transformer, its time embedding lab 2's. Shapes stand at the end of
 the line: B observations of C cameras and L text tokens become S tokens of d_model numbers; a chunk has T actions of A.
+
+The network looks before it acts. The instruction asks two questions of every image: where is the thing that it names,
+and where does that thing belong? Each answer is a probability over the cells of a feature map, so it keeps a place.
+From the answers of all cameras the network estimates both places in space, and acts relative to them.
 """
 
 from __future__ import annotations
@@ -25,7 +29,9 @@ from services.ws_mdl.transformer.model import (
     PositionalEncoding,
 )
 
-PATCH = 16  # pixels per token and axis: the product of the stem's strides
+CELL = 4  # pixels per cell of the feature map and axis: the stem's stride
+THINGS = 2  # questions per image: the named thing, and the place it belongs to
+XYZ = 3
 
 
 @dataclass(frozen=True)
@@ -33,16 +39,26 @@ class Shape:
     """The dimensions of a network. Field names are keys of weights files."""
 
     cameras: int  # 0: no images
-    side: int  # height and width of an image in pixels, a multiple of 16
-    state: int  # dimensions of the robot's state; 0: no state
+    side: int  # height and width of an image in pixels, a multiple of 4
+    state: int  # dimensions of the robot's state, the hand's position first; 0: no state
     action: int  # dimensions of an action
     chunk: int  # actions per prediction
     vocabulary: int
     words: int = 48  # maximum tokens of an instruction; 0: no instruction
+    features: int = 64  # channels of the feature map
     d_model: int = 128
     layers: int = 3  # of the encoder
     head_layers: int = 2  # of the denoiser
     h: int = 4
+
+
+@dataclass
+class Looks:
+    """What the network found: both things in every image and in space."""
+
+    cells: Tensor  # (B, C, things, cells + 1): log-probabilities; the last one means "not in this image"
+    answers: Tensor  # (B, C things, d_model): tokens
+    places: Tensor  # (B, things, 3): positions, in the units of the normalized state
 
 
 @dataclass
@@ -54,34 +70,74 @@ class EncodedObservations:
 
 
 class Stem(nn.Module):
-    """Turn one camera's image into tokens by three convolutions of stride 4, 2 and 2.
+    """Turn one camera's image into a map of features that keeps where things are, a cell per 4 x 4 pixels."""
 
-    The first one shrinks the image the most, because large feature maps dominate the training time.
-    """
-
-    def __init__(self, side: int, d_model: int) -> None:
+    def __init__(self, features: int) -> None:
         super().__init__()
         self.layers = nn.Sequential()
-        for before, width, stride in ((3, 32, 4), (32, 64, 2), (64, d_model, 2)):
+        for before, width, kernel, stride, dilation in (
+            (3, 32, 2 * CELL, CELL, 1),
+            (32, features, 3, 1, 1),
+            (features, features, 3, 1, 2),
+        ):
+            padding = dilation * (kernel - 1) // 2 if stride == 1 else (kernel - stride) // 2
             self.layers += nn.Sequential(
-                nn.Conv2d(before, width, 2 * stride, stride, stride // 2), nn.GroupNorm(8, width), nn.GELU()
+                nn.Conv2d(before, width, kernel, stride, padding, dilation), nn.GroupNorm(8, width), nn.GELU()
             )
-        self.places = nn.Parameter(torch.randn((side // PATCH) ** 2, d_model) * 0.02)
 
     def forward(self, x: Tensor) -> Tensor:
-        x = self.layers(x.contiguous(memory_format=torch.channels_last))  # (B, d_model, side / 16, side / 16)
-        return x.flatten(2).transpose(1, 2) + self.places  # (B, patches, d_model)
+        x = self.layers(x.contiguous(memory_format=torch.channels_last))  # (B, features, side / 4, side / 4)
+        return x.flatten(2).transpose(1, 2)  # (B, cells, features)
+
+
+class Look(nn.Module):
+    """Ask one camera's features where the things are that the sentence speaks of."""
+
+    def __init__(self, side: int, features: int, d_model: int) -> None:
+        super().__init__()
+        self.stem = Stem(features)
+        self.key = nn.Linear(features, features)
+        self.question = nn.Linear(d_model, features)
+        self.nowhere = nn.Parameter(torch.zeros(THINGS))  # score of "not in this image"
+        self.answer = EmbedFC(features + 3, d_model)
+        centres = (torch.arange(side // CELL) + 0.5) * 2 * CELL / side - 1  # in [-1, 1]
+        self.width = 2 * CELL / side  # of a cell
+        grid = torch.cartesian_prod(centres, centres).flip(1)  # (cells, 2): x to the right, y down
+        self.register_buffer("grid", grid, persistent=False)
+
+    def forward(self, image: Tensor, asked: Tensor) -> tuple[Tensor, Tensor]:
+        """Return log-probabilities [B, things, cells + 1] and the answers as tokens [B, things, d_model]."""
+        seen = self.stem(image)  # (B, cells, features)
+        scores = self.question(asked) @ self.key(seen).transpose(1, 2) / seen.shape[-1] ** 0.5  # (B, things, cells)
+        nowhere = self.nowhere.to(scores.dtype)[:, None].expand(len(scores), -1, 1)  # (B, things, 1)
+        log_p = torch.cat([scores, nowhere], -1).float().log_softmax(-1)  # (B, things, cells + 1)
+        p = log_p[..., :-1].exp()  # (B, things, cells)
+        found = torch.cat([p @ self.grid, p.sum(-1, keepdim=True), p @ seen.float()], -1)  # (B, things, 3 + features)
+        return log_p, self.answer(found).unflatten(0, found.shape[:2])
+
+    def cells(self, points: Tensor) -> Tensor:
+        """Return the probabilities [..., cells + 1] to learn from, of points [..., 2] in the image, NaN outside."""
+        distance = (points.nan_to_num()[..., None, :] - self.grid).square().sum(-1) / self.width**2  # (..., cells)
+        inside = points.isfinite().all(-1, keepdim=True)  # (..., 1)
+        return torch.cat([(-distance).softmax(-1) * inside, (~inside).float()], -1)  # a bell about a cell wide
 
 
 class MiniVLA(nn.Module):
-    """`observe` encodes observations into a memory; `denoise` predicts the noise (or velocity) of a chunk."""
+    """`observe` encodes observations into a memory; `denoise` predicts a chunk, its noise or its velocity."""
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
         self.shape, d = shape, shape.d_model
-        self.stems = nn.ModuleList(Stem(shape.side, d) for _ in range(shape.cameras))
         self.embed = InputEmbeddings(d, shape.vocabulary) if shape.words else None
         self.pos = PositionalEncoding(d, max(1, shape.words), 0.0)
+        self.asks = nn.Parameter(torch.randn(THINGS, d) * 0.02)  # the two questions
+        self.reader = decoder_block(d, shape.h)  # fills the questions in from the words
+        self.eyes = nn.ModuleList(Look(shape.side, shape.features, d) for _ in range(shape.cameras))
+        self.where = nn.Sequential(
+            nn.Linear(shape.cameras * THINGS * d + shape.state, 2 * d), nn.GELU(),
+            nn.Linear(2 * d, d), nn.GELU(), nn.Linear(d, THINGS * XYZ),
+        )  # fmt: skip
+        self.ahead = EmbedFC(THINGS * XYZ, d)
         self.state = EmbedFC(shape.state, d) if shape.state else None
         self.encoder = Encoder(d, nn.ModuleList(encoder_block(d, shape.h) for _ in range(shape.layers)))
         self.action_in = nn.Linear(shape.action, d)
@@ -94,15 +150,40 @@ class MiniVLA(nn.Module):
 
     def observe(self, images: Tensor, word_ids: Tensor, pad: int, state: Tensor) -> EncodedObservations:
         """Encode images [B, C, 3, side, side] in [-1, 1], token ids [B, L], padded, and states [B, state]."""
-        image_tokens = [stem(images[:, camera]) for camera, stem in enumerate(self.stems)]  # each (B, patches, d_model)
-        state_tokens = [] if self.state is None else [self.state(state).unsqueeze(1)]  # (B, 1, d_model)
-        text_tokens = [] if self.embed is None else [self.pos(self.embed(word_ids))]  # (B, L, d_model)
-        tokens = torch.cat([*image_tokens, *state_tokens, *text_tokens], dim=1)  # (B, S, d_model)
+        return self.encode(self.look(images, word_ids, pad, state) if self.eyes else None, word_ids, pad, state)
+
+    def look(self, images: Tensor, word_ids: Tensor, pad: int, state: Tensor) -> Looks:
+        """Find the things that the instruction speaks of in images [B, C, 3, side, side], and in space."""
+        asked = self.asks.expand(len(images), -1, -1)  # (B, things, d_model)
+        if self.embed is not None:
+            text, real = self.pos(self.embed(word_ids)), (word_ids != pad)[:, None, None]
+            asked = self.reader(asked, text, real, None)  # (B, things, d_model)
+        cells, answers = zip(*(eye(images[:, camera], asked) for camera, eye in enumerate(self.eyes)), strict=True)
+        answer = torch.cat(answers, 1)  # (B, C things, d_model)
+        known = torch.cat([answer.flatten(1), state[:, : self.shape.state]], 1)  # (B, C things d_model + state)
+        places = self.where(known).float()  # (B, things 3)
+        return Looks(torch.stack(cells, 1), answer, places.unflatten(1, (THINGS, XYZ)))
+
+    def encode(self, looks: Looks | None, word_ids: Tensor, pad: int, state: Tensor) -> EncodedObservations:
+        """Encode what was found, with token ids [B, L] and states [B, state]; None: no images."""
+        tokens = []
+        if looks is not None:
+            hand = state[:, None, :XYZ] if self.state is not None else 0  # both are in the normalized state's units
+            ahead = (looks.places - hand).flatten(1)  # (B, things 3): seen from the hand
+            tokens += [looks.answers, self.ahead(ahead).unsqueeze(1)]  # (B, C things, d_model), (B, 1, d_model)
+        tokens += [] if self.state is None else [self.state(state).unsqueeze(1)]  # (B, 1, d_model)
+        tokens += [] if self.embed is None else [self.pos(self.embed(word_ids))]  # (B, L, d_model)
+        tokens = torch.cat(tokens, dim=1)  # (B, S, d_model)
         mask = torch.ones(tokens.shape[:2], dtype=torch.bool, device=tokens.device)  # (B, S)
-        if text_tokens:
+        if self.embed is not None:
             mask[:, tokens.shape[1] - word_ids.shape[1] :] = word_ids != pad
         mask = mask[:, None, None]  # (B, 1, 1, S)
         return EncodedObservations(self.encoder(tokens, mask), mask)
+
+    def eyesight(self) -> list[nn.Parameter]:
+        """Return the weights that `look` uses."""
+        parts = [part for part in (self.embed, self.reader, self.eyes, self.where) if part is not None]
+        return [self.asks, *(weight for part in parts for weight in part.parameters())]
 
     def denoise(
         self, x: Tensor, time: Tensor, memory: EncodedObservations, cache: list[LayerCache] | None = None

@@ -131,7 +131,7 @@ def load_policy(
     state = files.load(path)
     if "learned" not in state:
         raise ValueError(f"{path} is not a mini-VLA weights file; train one: ./lab train minivla --data NAME")
-    nn_model, config, learned = train.model_from(state)
+    nn_model, config, learned = train.model_from(state, path)
     checkpoint = Checkpoint(f"minivla/{path.parent.name}", path.stem)
     torch_device = choose_device(device)
     return MiniVLAPolicy(

@@ -14,11 +14,12 @@ import torch
 import tyro
 from tokenizers import Tokenizer
 from torch import Tensor, distributed
+from torch.nn.functional import smooth_l1_loss
 
 from services.minivla.config import SIZES, Config
-from services.minivla.data import DatasetStats, TrainingSteps, augmented, load
+from services.minivla.data import DatasetStats, Scenes, TrainingSteps, as_input, augmented, load, muffled
 from services.minivla.heads import HEADS, Diffusion, Flow, Regression
-from services.minivla.model import MiniVLA, Shape
+from services.minivla.model import Looks, MiniVLA, Shape
 from services.ws_mdl.epochs import LONG, EpochRun, load_run_state, lr_schedule, new_run, train_to_end, update_ema
 from vla_common import entrypoint
 from vla_common.counts import plural
@@ -31,8 +32,11 @@ from vla_modelkit.training.weights import State, WeightFiles
 PREFIX = "minivla"
 CLIP = 1.0  # maximum norm of the gradient
 MAX_INSTRUCTION_TOKENS = 48
+UNKNOWN = 0  # id of [UNK]
+IMAGE_WEIGHT = 0.1  # of the loss of places in images, in nats
 PACE_BATCHES = 12  # batches of the speed measurement, after a third as many for warm-up
-FIX_EPOCHS_AFTER = 0.25  # share of the time limit; afterwards the number of epochs is final
+LOOKING_SHARE = 0.7  # of the time limit, for learning to see
+FIX_EPOCHS_AFTER = 0.25  # share of such a part; afterwards the number of epochs is final
 
 
 class Training(EpochRun):
@@ -44,15 +48,31 @@ class Training(EpochRun):
     unit = "observations"
     minutes: TimeBudget | None = None  # set if this process started the run with a time limit
 
+    looks: Looks | None = None  # of all demonstrations' steps, once seeing is learned
+
     def step(self, index: Tensor) -> Tensor:
         return train_step(self, index)
+
+    @property
+    def looking(self) -> int:
+        """Epochs of learning to see, before those of acting."""
+        return self.config.looks if self.data.scenes is not None else 0
+
+    @property
+    def epochs(self) -> int:
+        return self.looking + self.config.epochs
+
+    @property
+    def sees(self) -> bool:
+        """Whether it has learned to see from scenes; then only the rest of the network learns."""
+        return 0 < self.looking <= self.epoch
 
     def extra_state(self) -> State:
         return {"shape": asdict(self.nn_model.shape), "learned": self.data.learned.stored()}
 
     def on_epoch_end(self) -> None:
         if self.minutes:
-            self.config = replace(self.config, epochs=self.minutes.epochs(self))
+            self.config = self.minutes.adjusted(self)
 
     @cached_property
     def head(self) -> Diffusion | Flow | Regression:
@@ -86,6 +106,43 @@ def get_training(config: Config, machine: TrainingMachine, data: TrainingSteps) 
 # --- a step -------------------------------------------------------------------------------------------------
 
 
+def words_of(run: Training, task: Tensor) -> Tensor:
+    """Return the instructions [B, L] of tasks [B] as a hasty listener hears them."""
+    data = run.data
+    return muffled(data.instructions[task], data.pad, UNKNOWN, data.common, run.generator)
+
+
+def looking_loss(run: Training, scenes: Scenes) -> Tensor:
+    """Return this process's share of the loss over random scenes: where the things are, in the images and in space."""
+    device = run.machine.device
+    index = torch.randint(len(scenes), (run.config.batch_size,), generator=run.generator)
+    images = augmented(scenes.images[index], run.generator, shift=False)  # a shift would move the things
+    parts = (images, words_of(run, scenes.task[index]), scenes.state[index], scenes.places[index], scenes.pixels[index])
+    rows = slice(run.machine.rank, None, run.machine.world)
+    images, words, state, places, pixels = (part[rows].to(device) for part in parts)
+    with run.machine.autocast():
+        looks = run.nn_model.look(images, words, run.data.pad, state)
+    in_images = -(run.nn_model.eyes[0].cells(pixels) * looks.cells).sum(-1).mean((1, 2))
+    in_space = smooth_l1_loss(looks.places, places, reduction="none").mean((1, 2))
+    return (IMAGE_WEIGHT * in_images + in_space).sum() / len(index)
+
+
+def look_at_all(run: Training) -> Looks:
+    """End the learning to see: fix the averaged weights of `look`, and return what it finds in every step's images."""
+    for weight, averaged in zip(run.nn_model.eyesight(), run.averaged.eyesight(), strict=True):
+        weight.requires_grad_(False).copy_(averaged.detach())
+    data, device, found = run.data, run.machine.device, []
+    with torch.inference_mode(), run.machine.autocast():
+        for index in torch.arange(len(data)).split(256):
+            words, state = data.instructions[data.task[index]], data.state[index]
+            inputs = (as_input(data.images[index]), words, state)
+            images, words, state = (part.to(device) for part in inputs)
+            looks = run.averaged.look(images, words, data.pad, state)
+            found.append((looks.answers.float().cpu(), looks.places.cpu()))
+    answers, places = (torch.cat(part) for part in zip(*found, strict=True))
+    return Looks(places.new_zeros(0), answers, places)
+
+
 def loss_of(run: Training, index: Tensor) -> Tensor:
     """Return this process's share of the mean squared error over the chunks that start at steps `index`.
 
@@ -94,18 +151,24 @@ def loss_of(run: Training, index: Tensor) -> Tensor:
     data, device = run.data, run.machine.device
     draws = run.draws
     chunk, real = data.chunks(index, run.config.chunk)
-    images = augmented(data.images[index], run.generator)
+    looks = run.looks
+    seen = (
+        [augmented(data.images[index], run.generator)] if looks is None else [looks.answers[index], looks.places[index]]
+    )
     noise = torch.randn((len(index), draws, *chunk.shape[1:]), generator=run.generator)
     draw = torch.rand((len(index), draws), generator=run.generator)
     rows = slice(run.machine.rank, None, run.machine.world)
     count = int(real.sum()) * draws  # over all processes
-    parts = (images, data.instructions[data.task[index]], data.state[index], chunk, real, noise, draw)
-    images, instructions, state, chunk, real, noise, draw = (part[rows].to(device) for part in parts)
+    parts = (words_of(run, data.task[index]), data.state[index], chunk, real, noise, draw, *seen)
+    words, state, chunk, real, noise, draw, *seen = (part[rows].to(device) for part in parts)
 
     chunk, real = (tensor.repeat_interleave(draws, 0) for tensor in (chunk, real))
     x, time_, target = run.head.training_pair(chunk.cpu(), noise.flatten(0, 1).cpu(), draw.flatten().cpu())
     with run.machine.autocast():
-        memory = run.nn_model.observe(images, instructions, data.pad, state)
+        if looks is None:
+            memory = run.nn_model.observe(seen[0], words, data.pad, state)
+        else:
+            memory = run.nn_model.encode(Looks(looks.cells, *seen), words, data.pad, state)
         memory.tokens, memory.mask = (tensor.repeat_interleave(draws, 0) for tensor in (memory.tokens, memory.mask))
         predicted = run.nn_model.denoise(x.to(device), time_.to(device), memory)
     error = (predicted.float() - target.to(device)).square().mean(-1)
@@ -113,16 +176,22 @@ def loss_of(run: Training, index: Tensor) -> Tensor:
 
 
 def train_step(run: Training, index: Tensor) -> Tensor:
-    """Train on steps `index`; return the loss, still on the device."""
+    """Train on steps `index`, or on as many scenes; return the loss, still on the device."""
+    if run.sees and run.looks is None:
+        run.looks = look_at_all(run)
+    before = run.looking * run.batches_per_epoch  # batches of learning to see
+    begun = before if run.epoch >= run.looking else 0
+    passed, total = run.global_step - begun, (run.steps if begun or not before else before) - begun
     for group in run.optim.param_groups:
-        group["lr"] = run.config.lrate * lr_schedule(run.global_step, run.config.warmup, run.steps)
+        group["lr"] = run.config.lrate * lr_schedule(passed, run.config.warmup, total)
     run.nn_model.train()
-    loss = loss_of(run, index)
+    scenes = run.data.scenes if run.epoch < run.looking else None
+    loss = loss_of(run, index) if scenes is None else looking_loss(run, scenes)
     run.optim.zero_grad(set_to_none=True)
     loss.backward()
     loss = loss.detach()
     if run.machine.world > 1:  # sum gradients and losses over processes
-        grads = [p.grad for p in run.nn_model.parameters()]
+        grads = [p.grad for p in run.nn_model.parameters() if p.grad is not None]
         flat = torch.cat([loss.reshape(1), *(grad.flatten() for grad in grads)])
         distributed.all_reduce(flat)
         loss = flat[0]
@@ -148,8 +217,21 @@ def restore(run: Training, state: State, path: object) -> None:
     load_run_state(run, state)
 
 
-def model_from(state: State) -> tuple[MiniVLA, Config, DatasetStats]:
-    """Return the averaged network of a weights file in eval mode, its settings and its data statistics."""
+def require_shape(state: State, path: object) -> None:
+    """Raise ValueError for weights of an earlier version's network."""
+    if "features" not in state["shape"]:
+        raise ValueError(
+            f"{path} holds the network of an earlier version, which did not keep where things are in its images; "
+            f"train it again: ./lab train minivla --data {state['learned']['data']} --name NAME"
+        )
+
+
+def model_from(state: State, path: object) -> tuple[MiniVLA, Config, DatasetStats]:
+    """Return the averaged network of a weights file in eval mode, its settings and its data statistics.
+
+    Raises ValueError for an earlier version's network.
+    """
+    require_shape(state, path)
     nn_model = MiniVLA(Shape(**state["shape"]))
     nn_model.load_state_dict(state["averaged_state_dict"])
     return nn_model.eval(), Config.of(state["config"]), DatasetStats.of(state["learned"])
@@ -170,14 +252,18 @@ def train_model(config: Config, volume: Volume) -> bool:
         data = load(config, on_episode)
     files = WeightFiles(config.run_directory(volume), PREFIX)
     log = print if machine.is_main else lambda *_, **__: None
-    checkpoint, max_epochs = files.load_for_resume(config.preload), config.epochs
-    if config.minutes:
-        epochs = checkpoint[1]["config"]["epochs"] if checkpoint else epochs_that_fit(config, machine, data)
-        config = replace(config, epochs=epochs)
-        prefix = "" if checkpoint else "about "
-        log(f"{prefix}{plural(epochs, 'epoch')} in at most {config.minutes:g} minutes", flush=True)
+    checkpoint, asked = files.load_for_resume(config.preload), config
+    if checkpoint:
+        require_shape(checkpoint[1], checkpoint[0])
+    if config.minutes and checkpoint:
+        config = replace(config, **{name: checkpoint[1]["config"][name] for name in ("looks", "epochs")})
+    elif config.minutes:
+        config = epochs_that_fit(config, machine, data)
     run = get_training(config, machine, data)
-    run.minutes = TimeBudget(config.minutes, max_epochs) if config.minutes and not checkpoint else None
+    if config.minutes:
+        prefix, seeing = "" if checkpoint else "about ", f"{run.looking} of seeing and " if run.looking else ""
+        log(f"{prefix}{seeing}{plural(config.epochs, 'epoch')} in at most {config.minutes:g} minutes", flush=True)
+    run.minutes = TimeBudget(asked) if config.minutes and not checkpoint else None
     if checkpoint:
         config.check_same_settings(checkpoint[1]["config"], checkpoint[0])
         restore(run, checkpoint[1], checkpoint[0])
@@ -191,29 +277,40 @@ def train_model(config: Config, volume: Volume) -> bool:
 
 
 class TimeBudget:
-    """The number of epochs that fits a time limit, from the speed of the finished epochs.
+    """The numbers of epochs that fit a time limit, from the speed of the finished ones.
 
-    `epochs_that_fit` estimates it before the first epoch; that two-second measurement may be disturbed by other load.
+    `epochs_that_fit` estimates them before the first epoch; that short measurement may be disturbed by other load.
     """
 
-    def __init__(self, minutes: float, max_epochs: int) -> None:
-        self.all_s, self.started, self.max_epochs = 60 * minutes, time.monotonic(), max_epochs
+    def __init__(self, asked: Config) -> None:
+        self.asked, self.started = asked, time.monotonic()
+        self.looked_s = 0.0  # how long the learning to see took
 
-    def epochs(self, run: Training) -> int:
-        """Return the updated number of epochs; late in the run it no longer changes.
+    def adjusted(self, run: Training) -> Config:
+        """Return the settings with the updated number of epochs; late in its part of the run it no longer changes.
 
         An early change hardly affects the learning rate, which decays late.
         """
         passed_ms = round(1000 * (time.monotonic() - self.started))
         [ms] = run.machine.all_reduce(passed_ms)  # all processes must agree
-        passed_s = max(1, ms) / 1000 / run.machine.world
-        if passed_s > FIX_EPOCHS_AFTER * self.all_s and run.epoch > 1:
-            return run.config.epochs
-        return max(run.epoch, min(self.max_epochs, int(self.all_s / passed_s * run.epoch)))
+        passed_s, all_s = max(1, ms) / 1000 / run.machine.world, 60 * self.asked.minutes
+        is_looking = run.epoch <= run.looking
+        name, part_s = ("looks", LOOKING_SHARE * all_s) if is_looking else ("epochs", all_s - self.looked_s)
+        done, spent_s = (run.epoch, passed_s) if is_looking else (run.epoch - run.looking, passed_s - self.looked_s)
+        config = run.config
+        if done == 1 or spent_s <= FIX_EPOCHS_AFTER * part_s:
+            fit = max(done, min(getattr(self.asked, name), int(part_s / spent_s * done)))
+            config = replace(config, **{name: fit})
+        if run.epoch == config.looks:
+            self.looked_s = passed_s
+        return config
 
 
-def epochs_that_fit(config: Config, machine: TrainingMachine, data: TrainingSteps) -> int:
-    """Estimate from a few discarded batches how many of config.epochs fit into config.minutes."""
+def epochs_that_fit(config: Config, machine: TrainingMachine, data: TrainingSteps) -> Config:
+    """Return the settings with as many epochs as fit into config.minutes, estimated from a few discarded batches.
+
+    With scenes these learn to see; epochs of acting take a fraction of their time, and are counted when they run.
+    """
     trial = get_training(config, machine, data)
     generator = torch.Generator().manual_seed(config.seed)
     for number in range(PACE_BATCHES + PACE_BATCHES // 3):
@@ -222,8 +319,10 @@ def epochs_that_fit(config: Config, machine: TrainingMachine, data: TrainingStep
         train_step(trial, torch.randint(len(data), (config.batch_size,), generator=generator)).item()
     batch_s = (time.monotonic() - started) / PACE_BATCHES
     [ms] = machine.all_reduce(round(1000 * batch_s))  # all processes must agree
-    fit = int(60_000 * config.minutes / (ms / machine.world) / trial.batches_per_epoch)
-    return max(1, min(config.epochs, fit))
+    fit = 60_000 * config.minutes / (ms / machine.world) / trial.batches_per_epoch
+    if trial.looking:
+        return replace(config, looks=min(config.looks, max(2, int(LOOKING_SHARE * fit))))  # the rate falls late
+    return replace(config, epochs=max(1, min(config.epochs, int(fit))))
 
 
 def main() -> int:

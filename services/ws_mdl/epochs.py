@@ -74,8 +74,12 @@ class EpochRun(ABC):
         return -(-len(self.data) // self.config.batch_size)
 
     @property
+    def epochs(self) -> int:
+        return self.config.epochs
+
+    @property
     def steps(self) -> int:
-        return self.config.epochs * self.batches_per_epoch
+        return self.epochs * self.batches_per_epoch
 
 
 Run = TypeVar("Run", bound=EpochRun)
@@ -214,16 +218,16 @@ def train_to_end(run: EpochRun, files: WeightFiles, curves: Curves) -> bool:
             print(f"epoch {run.epoch}: {', '.join(figures)}", flush=True)
 
     with StopSignal() as stop, curves, progress:
-        while run.epoch < run.config.epochs and not stop_requested(run, stop):
+        while run.epoch < run.epochs and not stop_requested(run, stop):
             complete = train_epoch(run, stop, on_batch)
             if complete:
                 run.on_epoch_end()
-            is_due = run.epoch % run.config.save_every == 0 or run.epoch == run.config.epochs
+            is_due = run.epoch % run.config.save_every == 0 or run.epoch == run.epochs
             if is_due or not complete or stop.requested:
                 save(run, files)
             if complete:
                 run.after_save(files.directory, curves)
-    return run.epoch >= run.config.epochs
+    return run.epoch >= run.epochs
 
 
 def train_epoch(run: EpochRun, stop: StopSignal, on_batch: Callable[[Tensor], None] = lambda loss: None) -> bool:

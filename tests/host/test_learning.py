@@ -105,16 +105,20 @@ def commands(capsys, spent_s: float = 0) -> list[str]:
     progress = load_progress(PLAN)
     progress.spent_s = spent_s
     assert Learning(progress, 1, None, "local", True, "").run() == 0
-    return capsys.readouterr().out.splitlines()
+    printed = capsys.readouterr()
+    assert "40 demonstrations in up to 6.7 min, then up to 23.3 min training, 30.0 in all" in printed.err
+    return printed.out.splitlines()
 
 
 def test_a_dry_run_shows_the_four_programs_and_writes_nothing(volume, capsys, monkeypatch):
     monkeypatch.setattr(learning.time, "monotonic", itertools.count(0, 60).__next__)  # s; a slow machine
     record, dataset, train, evaluate = (line for line in commands(capsys) if "--host" not in line)
-    assert "record libero_object" in record and "--name mine --episodes 40 --noise 0.2 --workers 1" in record
-    assert dataset.endswith("mine --format lerobot --size 128 --workers 1")
-    assert train.endswith("--data mine --name mine --size tiny --minutes 30 --draws=1")
-    assert evaluate.endswith("--trials 2 --run-id learn-mine --workers 1")
+    assert (
+        "record libero_object" in record and "--name mine --episodes 40 --noise 0.2 --starts wide --workers 1" in record
+    )
+    assert dataset.endswith("mine --format lerobot --size 128 --workers 1 --scenes 60")
+    assert train.endswith("--data mine --name mine --size tiny --minutes 23.33 --draws=1")
+    assert evaluate.endswith("--trials 2 --run-id learn-mine --ablate images,language --ablate-trials 2 --workers 1")
     assert not list(volume.iterdir())
 
 

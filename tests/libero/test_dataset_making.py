@@ -10,7 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import vla_datasets.scenes
 from services.libero.datasets import convert
+from services.libero.datasets import scenes as free
 from services.libero.datasets.__main__ import make
 from services.libero.datasets.config import DatasetConfig
 from tests import data_sets
@@ -22,7 +24,7 @@ from vla_datasets.checks import faults
 from vla_datasets.errors import DatasetError
 from vla_datasets.loader import open_dataset
 from vla_datasets.writing import draft
-from vla_evaluation.recording import sources
+from vla_evaluation.recording import demonstrations, sources
 
 ROOT = Path(__file__).resolve().parents[2]
 CAMERAS, SIZE = ("agentview", "robot0_eye_in_hand"), 64
@@ -70,6 +72,32 @@ def test_a_recording_becomes_a_set_in_order(dataset, recorded):
         for camera in CAMERAS:
             drawn = one.frames(camera, SIZE)[:, ::-1, ::-1]
             assert np.abs(dataset.frames(one.index, libero.video_key(camera)).astype(int) - drawn).mean() < 6
+
+
+def test_scenes_say_where_the_named_things_are(recorded, volume):
+    directory = volume.datasets / "seen"
+    convert.convert(recorded, sources.choose(recorded, True), directory, "lerobot", CAMERAS, SIZE, 1, scenes=4)
+    assert faults(directory) == []
+    first, second = vla_datasets.scenes.read(directory, [0, 1])
+    assert [str(each["instruction"]) for each in (first, second)] == [one.instruction for one in recorded.all]
+    assert first["images"].shape == (4, 2, SIZE, SIZE, 3) and first["state"].shape == (4, 8)
+    assert first["places"].shape == (4, 2, 3) and first["pixels"].shape == (4, 2, 2, 2)
+    assert len(np.unique(first["places"][:, 0], axis=0)) > 1  # things are moved
+    demo = recorded.all[0]
+    rendering = demonstrations.renderer(demo.source, SIZE)
+    demo.reset_scene(rendering)
+    env, name = rendering.env, rendering.env.domain.parsed_problem["goal_state"][0][1]
+    state, at = demo.sim_states[0].copy(), 1 + free.objects(env.domain)[name]
+    shown = []
+    for x, y in ((0.0, 0.0), (-0.1, 0.25)):
+        state[at : at + 2] = x, y
+        env.restore(state)
+        shown.append(env.render(CAMERAS[0])[::-1, ::-1].astype(int))
+        ((right, down),) = free.in_image(env.domain, CAMERAS[0], free.named_places(env.domain)[:1])
+        there = (np.array([down, right]) + 1) / 2 * SIZE
+    changed = np.argwhere(np.abs(shown[1] - shown[0]).sum(-1) > 60)
+    assert np.linalg.norm(changed - there, axis=1).min() < 3  # where it is now
+    assert np.linalg.norm(changed - there, axis=1).max() > 8  # and where it was
 
 
 def test_a_set_says_where_it_is_from(dataset, recorded):

@@ -19,7 +19,7 @@ from tests.running import running
 from vla_common.volume import Volume
 from vla_contract import Checkpoint, Observation, PolicyClient
 from vla_contract.protocol.parts import Part
-from vla_datasets import libero, marks, metadata
+from vla_datasets import libero, marks, metadata, scenes
 from vla_datasets.errors import DatasetError
 from vla_datasets.loader import open_dataset
 from vla_datasets.v3_writing import V3Writer
@@ -28,8 +28,8 @@ from vla_modelkit.training.machine import TrainingMachine
 from vla_modelkit.training.stopping import StopSignal
 from vla_modelkit.training.weights import WeightFiles
 
-SIZE, STEPS = 32, 12
-FEW = {"epochs": 70, "episodes": 6, "state": False, "draws": 8, "lrate": 4e-3, "batch_size": 36}
+SIZE, STEPS = 64, 12
+FEW = {"epochs": 40, "looks": 80, "episodes": 6, "draws": 8, "lrate": 4e-3, "batch_size": 36}
 COLOURS = {"red": (255, 0, 0), "blue": (0, 0, 255)}
 CAMERAS = tuple(libero.CAMERAS)
 
@@ -38,20 +38,20 @@ def scene(places, hand) -> np.ndarray:
     """Return a grey picture with a red and a blue dot and a white hand; places in pixels (x, y)."""
     image = np.full((SIZE, SIZE, 3), 90, np.uint8)
     for (x, y), colour in zip([*places, hand], [*COLOURS.values(), (255, 255, 255)], strict=True):
-        image[max(0, y - 3) : y + 3, max(0, x - 3) : x + 3] = colour
+        image[max(0, y - 6) : y + 6, max(0, x - 6) : x + 6] = colour
     return image
 
 
 def episode(rng: np.random.Generator, which: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return pictures, states and actions of a hand that goes to one of two dots and closes there."""
-    hand, places = rng.uniform(6, 26, 2), rng.uniform(6, 26, (2, 2))
+    hand, places = rng.uniform(12, 52, 2), rng.uniform(12, 52, (2, 2))
     images, states, actions = [], [], []
     for _ in range(STEPS):
-        delta = np.clip((places[which] - hand) / 4, -1, 1)
+        delta = np.clip((places[which] - hand) / 8, -1, 1)
         images.append(scene(places.astype(int), hand.astype(int)))
         states.append([*(hand / SIZE), 0, 0, 0, 0, 0, 0])
         actions.append([*delta, 0, 0, 0, 0, float(np.abs(delta).max() > 0.3)])
-        hand = hand + 3 * delta
+        hand = hand + 6 * delta
     return np.stack(images), np.array(states, np.float32), np.array(actions, np.float32)
 
 
@@ -93,10 +93,37 @@ def weights(volume: Volume, name: str = "dots") -> dict:
     return files.load(path)
 
 
+def write_scenes(directory, episodes: int, count: int = 24):
+    """Write scenes: the dot that an episode's instruction names, and the other one as its place."""
+    rng = np.random.default_rng(1)
+    for number in range(episodes):
+        spots, hands = rng.uniform(12, 52, (count, 2, 2)), rng.uniform(12, 52, (count, 2))
+        images = np.stack([scene(each.astype(int), hand.astype(int)) for each, hand in zip(spots, hands, strict=True)])
+        named = spots[:, ::-1] if number % 2 else spots
+        pixels = np.repeat(named[:, None] / SIZE * 2 - 1, len(CAMERAS), 1).astype(np.float32)
+        pixels[:, 1, 1] = np.nan  # the second camera does not see the place
+        arrays = {
+            "instruction": np.array(f"Go to the {list(COLOURS)[number % 2]} dot"),
+            "cameras": np.array(CAMERAS),
+            "images": np.repeat(images[:, None], len(CAMERAS), 1),
+            "state": np.pad(hands / SIZE, ((0, 0), (0, 6))).astype(np.float32),
+            "places": np.pad(named / SIZE, ((0, 0), (0, 0), (0, 1))).astype(np.float32),
+            "pixels": pixels,
+        }
+        scenes.write(directory, number, arrays)
+
+
 @pytest.fixture(scope="module")
-def trained(dots, tmp_path_factory) -> Volume:
+def seen_dots(tmp_path_factory):
+    directory = write(tmp_path_factory.mktemp("datasets") / "dots", 16)
+    write_scenes(directory, 16)
+    return directory
+
+
+@pytest.fixture(scope="module")
+def trained(seen_dots, tmp_path_factory) -> Volume:
     volume = Volume(tmp_path_factory.mktemp("volume"))
-    assert train.train_model(config(dots, **FEW, save_every=1000), volume)
+    assert train.train_model(config(seen_dots, **FEW, save_every=1000), volume)
     return volume
 
 
@@ -320,16 +347,21 @@ class StopAfter(StopSignal):
         return self.left < 0
 
 
-def test_a_run_that_is_stopped_anywhere_continues_to_the_bit(dots):
-    machine, loaded, whole = TrainingMachine(torch.device("cpu")), load(config(dots)), config(dots, epochs=2)
+@pytest.mark.parametrize("stop", [3, 9, 12])  # while it learns to see, while it learns to act, in between
+def test_a_run_that_is_stopped_anywhere_continues_to_the_bit(seen_dots, stop):
+    whole = config(seen_dots, looks=2, epochs=2)
+    machine, loaded = TrainingMachine(torch.device("cpu")), load(whole)
     straight = train.get_training(whole, machine, loaded)
-    for _ in range(2):
+    for _ in range(4):
         assert epochs.train_epoch(straight, StopAfter(10**6))
     broken = train.get_training(whole, machine, loaded)
-    assert not epochs.train_epoch(broken, StopAfter(3))
+    signal = StopAfter(stop)
+    while not signal.requested:
+        signal.left += 1
+        epochs.train_epoch(broken, signal)
     resumed = train.get_training(whole, machine, loaded)
     train.restore(resumed, epochs.state_of(broken), "here")
-    while resumed.epoch < 2:
+    while resumed.epoch < 4:
         epochs.train_epoch(resumed, StopAfter(10**6))
     ours, theirs = resumed.averaged.state_dict(), straight.averaged.state_dict()
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
@@ -372,13 +404,13 @@ def test_it_says_whose_demonstrations_it_learned_from_and_which_seeds(tmp_path):
 
 
 def test_a_pace_that_was_guessed_in_a_busy_moment_is_put_right_while_it_trains(dots, tmp_path, monkeypatch):
-    monkeypatch.setattr(train, "epochs_that_fit", lambda *_: 1)
-    monkeypatch.setattr(train.TimeBudget, "epochs", lambda self, run: 3)
+    monkeypatch.setattr(train, "epochs_that_fit", lambda config, *_: replace(config, epochs=1))
+    monkeypatch.setattr(train.TimeBudget, "adjusted", lambda self, run: replace(run.config, epochs=3))
     asked, volume = {"episodes": 2, "draws": 1, "minutes": 9}, Volume(tmp_path)
     assert train.train_model(config(dots, **asked), volume)
     assert weights(volume)["epoch"] == weights(volume)["config"]["epochs"] == 3
     monkeypatch.setattr(
-        train.TimeBudget, "epochs", lambda self, run: pytest.fail("a run that goes on keeps its number")
+        train.TimeBudget, "adjusted", lambda self, run: pytest.fail("a run that goes on keeps its number")
     )
     assert train.train_model(config(dots, **asked), volume)
 
@@ -394,12 +426,54 @@ def test_epochs_are_reckoned_by_the_pace_so_far_and_stay_after_a_quarter_of_the_
     ):
         clock = iter((0, *times))
         monkeypatch.setattr(train, "time", SimpleNamespace(monotonic=lambda clock=clock: next(clock)))
-        run.config, run.minutes = settings, train.TimeBudget(1, max_epochs=20)
+        run.config, run.minutes = settings, train.TimeBudget(replace(settings, epochs=20))
         reckoned = []
         for run.epoch in range(1, len(times) + 1):
             run.on_epoch_end()
             reckoned.append(run.config.epochs)
         assert reckoned == known
+
+
+def looked(run, loaded) -> float:
+    """Return how far the found places are from the true ones, as a mean over the scenes, in images' widths."""
+    of, words = loaded.scenes, loaded.instructions[loaded.scenes.task]
+    with torch.inference_mode():
+        looks = run.nn_model.look(as_input(of.images), words, loaded.pad, of.state)
+    scale = torch.tensor(loaded.learned.state.scale[:3])
+    return float(((looks.places - of.places) * scale)[..., :2].norm(dim=-1).mean())
+
+
+def test_it_learns_from_scenes_where_things_are_and_then_to_act_on_what_it_sees(seen_dots):
+    settings = config(seen_dots, looks=40, epochs=1, head="regression", lrate=4e-3)
+    loaded = load(settings)
+    assert len(loaded.scenes) == 16 * 24 and loaded.scenes.pixels[:, 1, 1].isnan().all()
+    run = train.get_training(settings, TrainingMachine(torch.device("cpu")), loaded)
+    before, eyes = looked(run, loaded), run.nn_model.eyesight()
+    while not run.sees:
+        epochs.train_epoch(run, StopAfter(10**6))
+    assert run.epoch == 40 and run.epochs == 41 and looked(run, loaded) < 0.5 * before
+    action_out = run.nn_model.action_out.weight.clone()
+    epochs.train_epoch(run, StopAfter(10**6))
+    assert all(torch.equal(now, fixed) for now, fixed in zip(eyes, run.averaged.eyesight(), strict=True))
+    assert len(run.looks.places) == len(loaded) and not torch.equal(run.nn_model.action_out.weight, action_out)
+
+
+def test_a_damaged_file_of_scenes_is_named(tmp_path):
+    directory = write(tmp_path / "dots", 2)
+    write_scenes(directory, 2)
+    (directory / "scenes" / "000001.npz").write_bytes(b"PK")
+    with pytest.raises(DatasetError, match=r"000001\.npz cannot be read"):
+        load(config(directory))
+
+
+def test_rare_words_stay_more_often_than_common_ones(dots):
+    loaded = load(config(dots))
+    words = loaded.instructions[:1].expand(2000, -1)
+    heard = data.muffled(words, loaded.pad, 0, loaded.common, torch.Generator().manual_seed(0))
+    kept = {int(word): float((heard == word).any(1).float().mean()) for word in words[0]}
+    assert len(kept) == 5 and sorted(kept.values())[-1] == kept[int(words[0, 3])] > 0.7
+    assert max(sorted(kept.values())[:-1]) < 0.6
+    assert bool(((heard == loaded.pad).int().diff(dim=1) >= 0).all())  # padding stays at the end
 
 
 @pytest.mark.parametrize("without", ["words", "pictures"])
@@ -434,11 +508,11 @@ def test_two_processes_take_the_step_of_one(dots):
         assert torch.allclose(first + second, grad, atol=1e-5)
 
 
-def test_other_settings_and_other_data_are_refused(dots, trained, tmp_path):
+def test_other_settings_and_other_data_are_refused(seen_dots, trained, tmp_path):
     with pytest.raises(ValueError, match="chunk 4.*chunk 8"):
-        train.train_model(config(dots, **FEW, chunk=8), trained)
+        train.train_model(config(seen_dots, **FEW, chunk=8), trained)
     with pytest.raises(ValueError, match="size tiny.*size small.* --name"):
-        train.train_model(config(dots, **FEW, size="small"), trained)
+        train.train_model(config(seen_dots, **FEW, size="small"), trained)
     other = write(tmp_path / "dots", 6, spoil=lambda columns: columns[libero.STATE].__iadd__(1))
     with pytest.raises(ValueError, match="trained on dots"):
         train.train_model(config(other, **FEW), trained)
@@ -499,7 +573,7 @@ def test_it_is_served_and_says_what_it_learned_from(policy):
         assert info.details["data"] == "dots" and info.details["demonstrations"] == "6"
         assert info.checkpoint.repo == "minivla/dots" and info.details["denoising_steps"] == "5"
         image = np.zeros((IMAGE_SIZE, IMAGE_SIZE, 3), np.uint8)
-        chunk = client.act(Observation(dict.fromkeys(CAMERAS, image), None, "go", "s", 0))
+        chunk = client.act(Observation(dict.fromkeys(CAMERAS, image), np.zeros(8, np.float32), "go", "s", 0))
         assert chunk.actions.shape == (4, 7) and 0 <= chunk.actions[:, 6].min() <= chunk.actions[:, 6].max() <= 1
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -29,7 +31,7 @@ from services.openvla.training import memory, network
 from services.openvla.training.augmentation import Augmentation, change_colours, draw
 from services.openvla.training.samples import Samples, collate, scale
 from services.openvla.training.settings import OpenVLAFinetune
-from tests import data_sets
+from tests import data_sets, forked, several
 from tests.openvla.cases import INSTRUCTIONS
 from vla_common.volume import Volume
 from vla_contract import Observation
@@ -38,7 +40,7 @@ from vla_datasets.lerobot import LeRobotDataset
 from vla_datasets.loader import open_dataset
 from vla_datasets.writing import Writer
 from vla_evaluation.pictures.transforms import centre_crop, jpeg_round_trip, resize_lanczos3
-from vla_modelkit.checkpoint import CheckpointError, read_record
+from vla_modelkit.checkpoint import CheckpointError, read_record, record_directory, write_record
 from vla_modelkit.training.machine import TrainingMachine
 from vla_modelkit.training.trainer import order, states_of
 
@@ -128,10 +130,26 @@ def test_accumulated_passes_equal_one(volume):
     """The gradient of two passes of one sample each is that of one pass of two."""
     train(volume, "once", max_steps=2)
     train(volume, "twice", max_steps=2, batch_size=1, accumulate=2)
-    (_, one), (_, two) = (states_of(volume.path("runs") / "finetune" / n).load_latest() for n in ("once", "twice"))
-    # Adam divides a gradient by its size, so that a few of nearly 0 differ
+    assert share_of_equal_numbers(volume, "once", "twice") > 0.999
+
+
+def test_two_processes_train_as_one(volume, tmp_path):
+    """Under torchrun, each with half of a step's samples."""
+    flags = ["--dataset=toy", "--head=l1", "--lora-rank=4", "--learning-rate=5e-3", "--max-steps=2", "--batch-size=1"]
+    variables = {key: value for key, value in os.environ.items() if not key.startswith("VLALAB_")}
+    variables["VLALAB_VOLUME"] = str(volume.root)
+    words = ["-m", "services.openvla.training", *flags, "--name=two", "--device=cpu", "--precision=fp32"]
+    assert "2 processes" in several.trained(words, tmp_path, variables, cwd=forked.ROOT)
+    train(volume, "one", head="l1", max_steps=2)
+    assert share_of_equal_numbers(volume, "one", "two") > 0.999
+    assert (volume.checkpoints / "two" / "lora_adapter").is_dir()
+
+
+def share_of_equal_numbers(volume, *runs):
+    """Return it for the trained numbers of two runs: Adam divides a gradient by its size, so a few near 0 differ."""
+    (_, one), (_, two) = (states_of(volume.path("runs") / "finetune" / name).load_latest() for name in runs)
     close = [torch.isclose(two["trained"][name], value, 1e-3, 1e-4).float() for name, value in one["trained"].items()]
-    assert torch.cat([part.flatten() for part in close]).mean() > 0.999
+    return torch.cat([part.flatten() for part in close]).mean()
 
 
 def test_the_merged_weights_equal_base_and_adapter(volume, whole):
@@ -301,6 +319,11 @@ def test_a_base_of_another_kind_is_refused(volume, tmp_path):
     tiny.write(volume.checkpoints / "oft", replace(tiny.SPECS["tiny"], oft=Oft()))
     with pytest.raises(ValueError, match="--head l1"):
         train(volume, "wrong", base="oft")
+    with pytest.raises(ValueError, match="--images 1 .* --images 2"):  # nothing states how many it was trained with
+        train(volume, "wrong", base="oft", head="l1")
+    record_directory(volume.checkpoints / "oft", "someone/oft", "local", images=1)
+    with pytest.raises(ValueError, match="trained with 1 image per observation; give --images 1"):
+        train(volume, "wrong", base="oft", head="l1")
     tiny.write(volume.checkpoints / "oft-tokens", replace(tiny.SPECS["tiny"], oft=Oft(False, True)))
     with pytest.raises(ValueError):
         train(volume, "wrong", base="oft-tokens", head="l1")
@@ -431,6 +454,28 @@ def test_a_published_adapter_is_merged_into_the_base_that_it_names(volume, unmer
             adapter.merge(as_published_elsewhere, None, volume.checkpoints / "none")
     finally:
         (tmp_path / "statistics.json").rename(volume.checkpoints / "openvla-tiny" / "dataset_statistics.json")
+
+
+@pytest.mark.parametrize(
+    ("trained_on", "is_base"),
+    [
+        ("/runs/openvla-7b+goal--image_aug--50000_chkpt", True),
+        ("someone/openvla-7b+goal--image_aug--50000_chkpt", True),
+        ("openvla/openvla-7b", False),
+        ("/hub/models--openvla--openvla-7b/snapshots/47a0ec7f", False),
+        ("/runs/another", False),
+        ("", False),
+    ],
+)
+def test_a_fine_tuned_base_is_accepted_by_its_name(unmerged, tmp_path, trained_on, is_base):
+    as_published(unmerged, trained_on)
+    base = tmp_path / "openvla-7b+goal--image_aug--50000_chkpt"
+    base.mkdir()
+    (base / "action_head--50000_checkpoint.pt").touch()
+    with nullcontext() if is_base else pytest.raises(CheckpointError, match="action_head--50000"):
+        adapter.check_base(adapter.Adapter(unmerged), base, "0" * 64)
+    write_record(base, "openvla/openvla-7b", "main", {})
+    adapter.check_base(adapter.Adapter(unmerged), base, "0" * 64)
 
 
 @pytest.mark.parametrize(

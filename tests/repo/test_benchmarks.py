@@ -21,7 +21,8 @@ TESTS = [path for path in sorted((paths.ROOT / "tests").glob("*/test_benchmarks.
 # What measures one program against a fixed target, with the reason that there is no other side.
 ONE_SIDE = {
     "audit": "named faults, counted",
-    "course": "a lesson and the grader against the clock",
+    "audit_data": "planted faults and healthy sets, one detector",
+    "class": "students of one hub",
     "simulator": "one page in a browser",
     "ui": "pages of one service",
 }

@@ -21,12 +21,14 @@ from vlalab.host import paths
 from vlalab.host.console import LabError, log_info
 
 MODEL = "minivla"
+SCENES = 60  # per demonstration: rearranged steps whose labels teach mini-VLA where things are
 NOISE = 0.2  # of the oracle's actions, so that demonstrations include recovery
 IMAGE_SIZE = 128  # pixels; mini-VLA's profile uses the same
 DEMONSTRATIONS_PER_MINUTE = 6  # per core, recorded and rendered; a lower bound
 DEMONSTRATION_SHARE = 1 / 3  # of the time budget
 MAX_DEMONSTRATIONS = 200  # unless --demonstrations is given
 DERIVED_SETTINGS = ("data", "name", "size", "minutes", "preload")  # of the trainer; --set cannot change them
+ABLATED_TRIALS = 2  # episodes per task without images or the right instruction
 MIN_TRAINING_SHARE = 0.1  # of the time budget, even if demonstrations took longer
 
 
@@ -42,6 +44,7 @@ class LearningPlan:
     demonstrations: int
     trials: int
     settings: list[str] = field(default_factory=list)  # of the trainer: NAME=VALUE
+    starts: str = "wide"  # of the demonstrations; for suites that have no wide starts: the suite's
 
     @property
     def run_id(self) -> str:
@@ -136,12 +139,12 @@ class Learning:
         progress, plan = self.progress, self.progress.plan
         if not self.dry_run:
             volumes.require_writable()
-            recording = plan.demonstrations / (DEMONSTRATIONS_PER_MINUTE * (self.workers or cores()))
-            training = max(plan.minutes - recording, MIN_TRAINING_SHARE * plan.minutes)
-            log_info(
-                f"{plan.demonstrations} demonstrations in up to {recording:.0f} min, then up to {training:.0f} min "
-                f"training; the evaluation takes extra time"
-            )
+        training = self.training_minutes(60 * self.recording_minutes)
+        log_info(
+            f"{plan.demonstrations} demonstrations in up to {self.recording_minutes:.1f} min, then up to "
+            f"{training:.1f} min training, {self.recording_minutes + training:.1f} in all; "
+            "the evaluation takes extra time"
+        )
         stages = self.stages()
         for number, (name, (path, job)) in enumerate(stages.items(), 1):
             is_finished = name in progress.finished and (paths.volume() / path).exists()
@@ -164,17 +167,29 @@ class Learning:
             self.print_summary()
         return 0
 
+    @property
+    def recording_minutes(self) -> float:
+        """How long demonstrations and their rendering take at most."""
+        return self.progress.plan.demonstrations / (DEMONSTRATIONS_PER_MINUTE * (self.workers or cores()))
+
+    def training_minutes(self, spent_s: float) -> float:
+        """Return what is left for training after so many seconds of recording."""
+        minutes = self.progress.plan.minutes
+        return round(max(minutes - spent_s / 60, MIN_TRAINING_SHARE * minutes), 2)
+
     def record(self) -> int:
         """Record demonstrations of the benchmark's own policy."""
         plan = self.progress.plan
-        policy = manifests.benchmarks()[manifests.job_of(plan.suite)].fallback
+        benchmark = manifests.benchmarks()[manifests.job_of(plan.suite)]
         flags = {"name": plan.name, "episodes": plan.demonstrations, "noise": NOISE, "tasks": plan.tasks}
-        return self._evaluator(policy, flags, program=("record",))
+        flags["starts"] = plan.starts if plan.suite in {*benchmark.wide, *benchmark.wide.values()} else None
+        return self._evaluator(benchmark.fallback, flags, program=("record",))
 
     def render(self) -> int:
         """Render the recording as a data set."""
         job = manifests.job_of(self.progress.plan.suite)
-        flags = {"format": "lerobot", "size": IMAGE_SIZE, "workers": self.workers}
+        scenes = SCENES if manifests.benchmarks()[job].scenes else None
+        flags = {"format": "lerobot", "size": IMAGE_SIZE, "workers": self.workers, "scenes": scenes}
         arguments = [self.progress.plan.name, *programs.flags_of(flags)]
         return programs.run_module(job, manifests.benchmarks()[job].datasets, arguments, self.runtime, self.dry_run)
 
@@ -182,8 +197,8 @@ class Learning:
         """Train for the remaining minutes, at most the trainer's default number of epochs."""
         plan, progress = self.progress.plan, self.progress
         if not progress.train_minutes:
-            left = plan.minutes - progress.spent_s / 60
-            progress.train_minutes = round(max(left, MIN_TRAINING_SHARE * plan.minutes), 2)
+            planned_s = 60 * self.recording_minutes if self.dry_run else 0
+            progress.train_minutes = self.training_minutes(progress.spent_s or planned_s)
         flags = {"data": plan.name, "name": plan.name, "size": plan.size, "minutes": f"{progress.train_minutes:g}"}
         arguments = [*programs.flags_of(flags), *course.flags(MODEL, plan.settings)]
         module = course.module(MODEL, "train")
@@ -194,6 +209,8 @@ class Learning:
         plan = self.progress.plan
         names_run = "resume" if (paths.volume() / "runs" / plan.run_id).exists() else "run_id"
         flags = {"trials": plan.trials, "tasks": plan.tasks, names_run: plan.run_id}
+        if plan.trials > 1:  # another episode's images need another episode
+            flags |= {"ablate": "images,language", "ablate_trials": ABLATED_TRIALS}
         return self._evaluator(MODEL, flags, policy_variables={service_settings.variable(MODEL, "NAME"): plan.name})
 
     def _evaluator(self, policy: str, flags: Mapping[str, object], **more: Any) -> int:

@@ -22,7 +22,7 @@ from vlalab.host.console import LabError, check_choices, unknown
 
 NAME = "manifest.yaml"
 PYTHONS = ("3.10", "3.11")  # of environments that name none, the preferred version first
-DEFINED = ("suites", "cameras", "profiles", "variants")  # fields of a benchmark that its program may define
+DEFINED = ("suites", "cameras", "profiles", "variants", "wide")  # fields of a benchmark that its program may define
 YAML_TYPES = {
     str: "text", bool: "true or false", int: "a whole number", float: "a number", list: "a list", dict: "a mapping",
 }  # fmt: skip
@@ -111,7 +111,7 @@ class ServiceModel:
 class BenchmarkEntry:
     """A benchmark, which a job of compose.yaml evaluates policies on.
 
-    suites, cameras, profiles and variants may be MODULE:NAME, which `benchmarks` loads.
+    suites, cameras, profiles, variants and wide may be MODULE:NAME, which `benchmarks` loads.
     """
 
     title: str
@@ -122,6 +122,8 @@ class BenchmarkEntry:
     table: tuple[str, ...] = ()  # suites of its published table: `eval all`
     aliases: Mapping[str, str] = field(default_factory=dict)  # other name → suite
     variants: Mapping[str, str] = field(default_factory=dict)  # derived suite → its base suite
+    wide: Mapping[str, str] = field(default_factory=dict)  # suite → the one whose starts are anywhere in reach
+    scenes: bool = False  # its data sets may have scenes: rearranged steps with the places of things as labels
     fallback: str = "auto"  # default policy; needs no model and no GPU
     assets: str = ""  # the module that gets its assets
     offline: str = ""  # the module that queries a policy with recorded data
@@ -240,7 +242,9 @@ def benchmarks() -> dict[str, BenchmarkEntry]:
         if benchmark:
             defined = {name: value for name in DEFINED if isinstance(value := getattr(benchmark, name), str)}
             values = {name: shared_code.load(location) for name, location in defined.items()}
-            values = {name: value if name == "variants" else tuple(value) for name, value in values.items()}
+            values = {
+                name: dict(value) if isinstance(value, Mapping) else tuple(value) for name, value in values.items()
+            }
             loaded[job] = replace(benchmark, **values)
     return dict(sorted(loaded.items(), key=lambda item: directory_of(item[0]) != default_environment()))
 

@@ -6,9 +6,9 @@ import shlex
 import sys
 import zipfile
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from vlalab.commands import course, learning, lifecycle, programs
+from vlalab.commands import classes, course, learning, lifecycle, programs
 from vlalab.description import manifests, runs, service_settings
 from vlalab.host import paths
 from vlalab.host.console import LabError, check_choices
@@ -81,6 +81,8 @@ def learn(
         None, "number of demonstrations", "[1, inf)", default_help="as fits a third of the minutes, at most 200"),
     tasks: str | None = option(None, "tasks: numbers, ranges or names", kind="tasks", default_help="all"),
     trials: int = option(10, "episodes per task in the evaluation", kind="trials"),
+    starts: Literal["wide", "suite"] = option(
+        "wide", "of demonstrations: anywhere in reach, if the suite has such a variant; or the suite's own"),
     set: list[str] = option((), "further settings of `train minivla`", metavar="NAME=VALUE,…"),
     workers: int | None = option(None, "simulator processes", "[1, inf)", default_help="one per core"),
     **run_options: Any,
@@ -89,9 +91,12 @@ def learn(
 
     ./lab learn libero_object
     ./lab learn libero_goal --minutes 30 --tasks 0-2 --name three
+    ./lab learn libero_object --starts suite --set pictures=false --name blind
     """
     count = demonstrations or learning.demonstrations(minutes, workers or learning.cores())
-    plan = learning.LearningPlan(suite, name or suite, minutes, size, tasks, count, trials, learning.settings(set))
+    plan = learning.LearningPlan(
+        suite, name or suite, minutes, size, tasks, count, trials, learning.settings(set), starts
+    )
     progress = learning.load_progress(plan, counted=demonstrations is not None)
     finish(learning.Learning(progress, workers, typed=shlex.join(["./lab", *sys.argv[1:]]), **run_options).run())
 
@@ -166,21 +171,36 @@ def check(
         None, "its name, listed below; default: list all with your progress", kind="exercise"),
     file: str | None = positional(
         None, "your file; default: the one in your exercises directory", kind="path", metavar="FILE"),
-    all: str | None = option(
-        None, "a directory with one directory per student: print a table of results", kind="path", metavar="DIRECTORY"),
+    all: str | bool | None = option(
+        None, "a directory with one directory per student, or the class of ./lab class: print a table of results",
+        kind="path", metavar="DIRECTORY", optional_value=True, default_help="the class"),
+    csv: str | None = option(None, "with --all: also write the table to this file", metavar="FILE"),
     **options: object,
 ) -> None:  # fmt: skip
     """Check an exercise of the course and explain mistakes. The first call creates the file to edit.
 
     ./lab check transformer.attention
     ./lab check transformer.attention mine.py
-    ./lab check --all handed-in/
+    ./lab check --all handed-in/ --csv grades.csv
+    sudo ./lab check --all     the students of ./lab class
     """
     if exercise and all:
         raise LabError(f"--all checks all exercises; remove {exercise}")
+    if csv and not all:
+        raise LabError("--csv requires --all")
+    csv = csv and str(Path(csv).absolute())
+    if all is True:
+        finish(classes.admin("grades", ["--csv", csv] if csv else []))
+        return
     if file and not Path(file).is_file():
         raise LabError(f"'{file}' is not a file; remove it to check the file in your exercises directory")
-    flags = {"directory": str(paths.volume() / "notebooks" / "exercises"), "name": exercise, "file": file, "all": all}
+    flags = {
+        "directory": str(paths.volume() / "notebooks" / "exercises"),
+        "name": exercise,
+        "file": file,
+        "all": all,
+        "csv": csv,
+    }
     finish(programs.run(course.service(), "lessons.exercises.check", [], {**flags, **options}))
 
 

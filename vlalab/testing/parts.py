@@ -20,6 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
 
+from vlalab.commands import course
 from vlalab.description import compose, gpus, manifests
 from vlalab.engine import building, docker, images, volumes
 from vlalab.environments import pythons, venvs
@@ -136,7 +137,7 @@ def terminal(options: SuiteOptions, output: TextIO | None) -> list[PartResult]:
 
 def classroom(options: SuiteOptions, output: TextIO | None) -> list[PartResult]:
     """Run the tests of a class: a real hub and a browser. They need root."""
-    make_environments(paths.HUB.name, "ws_mdl")
+    make_environments(paths.HUB.name, compose.read()[course.service()].environment_name)
     return [run_pytest("classroom", sys.executable, ["tests/classroom"], output)]
 
 

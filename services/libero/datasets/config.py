@@ -20,6 +20,9 @@ class DatasetConfig(DatasetOptions):
 
     format: Literal["lerobot", "lerobot-v3.0", "hdf5"] | None = option(None, FORMATS_HELP)
     cameras: str = "agentview,robot0_eye_in_hand"
+    scenes: int = option(
+        0, "also render this many rearranged steps per episode, with the places of things as labels", "[0, 10000]"
+    )
     write_stats: bool = option(False, "rewrite the statistics in meta/; no other option modifies a data set")
     bad: str = option("", "mark these episodes as bad: training skips them", kind="ranges", metavar="3,7-9")
     good: str = option("", "unmark these episodes", kind="ranges", metavar="3,7-9")
@@ -28,6 +31,9 @@ class DatasetConfig(DatasetOptions):
         super().__post_init__()
         if self.makes and any(self.marks):
             raise ValueError("--bad and --good mark episodes of an existing data set; remove --format")
+
+        if self.scenes and self.format == "hdf5":
+            raise ValueError("--scenes is for LeRobot's layouts; use --format lerobot")
 
     @property
     def marks(self) -> tuple[list[int], list[int]]:

@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 
+import vla_datasets.scenes
+from services.libero.datasets.scenes import render as render_scenes
 from services.libero.simulator import suites
 from vla_common.durations import format_duration
 from vla_common.volume import display_path, require_space
@@ -25,8 +27,10 @@ from vla_evaluation.recording.sources import Episodes
 from vla_evaluation.terminal import say
 
 PLAN = "plan.json"  # the source of an unfinished set
+DEFAULTS = {"format": "lerobot", "scenes": 0}  # of plans by older versions
 # Per pixel of an image; for video as measured on LIBERO's scenes, twice in v3.0 until its files are joined.
 PIXEL_BYTES = {"lerobot": 0.16, "lerobot-v3.0": 0.32, "hdf5": 3.0}
+SCENE_PIXEL_BYTES = 1.2
 SPARE = 2**27  # bytes to leave free on the disk
 REPORT_INTERVAL_S = 20.0  # between two lines of progress
 
@@ -43,19 +47,20 @@ def convert(
     cameras: tuple[str, ...],
     size: int,
     workers: int,
+    scenes: int = 0,
 ) -> Path:
-    """Make the data set at `directory`; return that path.
+    """Make the data set at `directory`, with so many scenes per episode; return that path.
 
     Raises ValueError if it exists or an episode cannot be rendered, VolumeError if the disk is too small.
     """
     source = describe(recorded, episodes, cameras, size, layout)
     writer = make_writer(directory, layout, cameras, size, source, episodes)
-    plan = source | {"format": layout}
+    plan = source | {"format": layout, "scenes": scenes}
     path = writer.draft / PIECES / PLAN
     if path.exists():
         before = metadata.read_json(path)
         plain = {name: list(value) if isinstance(value, tuple) else value for name, value in plan.items()}
-        different = [name for name in plain if before.get(name, "lerobot" if name == "format" else None) != plain[name]]
+        different = [name for name in plain if before.get(name, DEFAULTS.get(name)) != plain[name]]
         if different:
             raise DatasetError(
                 f"unfinished set {directory.name} was started with different {', '.join(different)}; repeat that "
@@ -64,7 +69,8 @@ def convert(
     done = writer.written()
     left = [episode for episode in episodes if episode.index not in done]
     steps = sum(demo.steps for demo in left)
-    bytes_needed = int(steps * len(cameras) * size**2 * PIXEL_BYTES[layout])
+    pixels = len(cameras) * size**2
+    bytes_needed = int(steps * pixels * PIXEL_BYTES[layout] + len(left) * scenes * pixels * SCENE_PIXEL_BYTES)
     require_space(directory, bytes_needed + SPARE)
     already = f", {len(done)} of them done" if done else ""
     say(f"data set {directory.name} of {recorded.kind} {recorded.name}: {len(episodes)} episodes{already}")
@@ -74,7 +80,7 @@ def convert(
             "its episodes start where evaluations start: use it to inspect and for offline evaluation, not for training"
         )
     metadata.write_json(path, plan)
-    write_episode = partial(put, writer, episode_slots(episodes, _file_of))
+    write_episode = partial(put, writer, episode_slots(episodes, _file_of), scenes=scenes)
     start = reported = time.monotonic()
     rendered = 0
     for count, (demo, _) in enumerate(draw(left, cameras, size, workers, write_episode), len(done) + 1):
@@ -128,9 +134,16 @@ def describe(
 
 
 def put(
-    writer: Writer | DemoWriter, slots: Mapping[int, EpisodeSlot], demo: Demonstration, images: Mapping[str, np.ndarray]
+    writer: Writer | DemoWriter,
+    slots: Mapping[int, EpisodeSlot],
+    demo: Demonstration,
+    images: Mapping[str, np.ndarray],
+    scenes: int = 0,
 ) -> None:
-    """Write a rendered episode, in the process that rendered it."""
+    """Write a rendered episode, and so many scenes of it before it, in the process that rendered it."""
+    if scenes:
+        size = next(iter(images.values())).shape[1]
+        vla_datasets.scenes.write(writer.draft, slots[demo.index].episode, render_scenes(demo, [*images], size, scenes))
     if isinstance(writer, DemoWriter):
         writer.write(slots[demo.index], demo_arrays(demo), {libero.hdf5_key(name): of for name, of in images.items()})
         return

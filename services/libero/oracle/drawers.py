@@ -15,6 +15,7 @@ from services.libero.oracle.motion import (
     Skill,
     close_gripper,
     facing,
+    horizontal,
     leaning,
     move_by,
     move_to,
@@ -39,7 +40,7 @@ from services.libero.oracle.scene import UP, Joint, Pose, SceneState
 from services.libero.oracle.shapes import boxes_of, obstacles, overlap
 
 APPROACH = 0.10  # m in front of the handle where the hand turns towards it
-RETREAT = 0.12  # m upwards afterwards
+RETREAT, FOLD = 0.12, 0.12  # m upwards and towards the arm's base afterwards
 GRASP_DEPTH = 0.005  # m that the grip site goes beyond the bar's middle, so that the pads cover it
 LEAD = 0.05  # m that the pulling hand aims ahead of the handle
 NARROW = 0.055  # m between the fingers during the approach
@@ -84,8 +85,9 @@ def open_drawer(scene: SceneState, joint: Joint, attempt: int = 0, until: float 
             break
         scene = yield servo(scene, grip_point + min(LEAD, SLOW + rest) * out, rot, CLOSE)
     scene = yield from open_gripper(scene)
-    scene = yield from move_by(scene, APPROACH * out, gripper=OPEN, timeout=15, tolerance=0.03)
-    return (yield from move_by(scene, RETREAT * UP, gripper=OPEN, timeout=15, tolerance=0.05))
+    scene = yield from move_by(scene, APPROACH / 2 * out, gripper=OPEN, timeout=15, tolerance=0.03)
+    back = FOLD * horizontal(scene.world.base_pos - scene.eef.pos)  # a stretched elbow would get stuck at its limit
+    return (yield from move_by(scene, RETREAT * UP + back, gripper=OPEN, timeout=15, tolerance=0.05))
 
 
 def make_room(scene: SceneState, name: str, joint: Joint, attempt: int) -> Skill:

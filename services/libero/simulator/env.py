@@ -10,6 +10,7 @@ of reset and set_init_state shift to step 24, and they read poses computed befor
 """
 
 import math
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -46,13 +47,15 @@ class LiberoEnv:
         return self.task.instruction
 
     def load_task(
-        self, task: Task, seed: int = 0, seed_each: bool = False, extra_resets: int = 0, robot: str = ""
-    ) -> None:
+        self, task: Task, seed: int = 0, seed_each: bool = False, extra_resets: int = 0, robot: str = "",
+        vary: Collection[str] = (),
+    ) -> None:  # fmt: skip
         """Build `task` unless it is loaded, and rewind its stream of resets to `seed`.
 
         With `seed_each`, episode k is seeded with `seed` + k. `extra_resets` precede the first episode. `robot` is one
-        of robots.py.
+        of robots.py. `vary` names what of `variation.VARIATIONS` is random in every episode, by the seed.
         """
+        self._vary = vary
         if (self.task, self.robot) != (task, robot):
             from services.libero.simulator import problem  # imports MuJoCo: only after runtime.configure
 
@@ -84,15 +87,19 @@ class LiberoEnv:
         The scene is bit-identical to that of the reference loop after seeding, `episode + 1` resets and
         `set_init_state`; earlier episodes need not have run. Raises ValueError for a state of the wrong size.
         """
-        self._require_task()
-        if self.task.kind == shuffled.KIND:
+        task = self._require_task()
+        if task.kind == shuffled.KIND:
             layout = self._arranged(init_state)
             init_state = layout.start
         else:
-            is_sampled = np.size(init_state) == 0 and self.task.init_states_path is None
+            is_sampled = np.size(init_state) == 0 and task.init_states_path is None
             init_state = self.start(episode) if is_sampled else self._checked_state(init_state)
             layout = self._resets[self._draws].layout(episode)
         self._problem.pristine.restore(self._model)
+        if self._vary:
+            from services.libero.simulator import variation  # imports MuJoCo
+
+            variation.apply(self._model, self._vary, self._draws[0] + episode)
         self.domain.sim.reset()
         layout.apply(self._model, self._data)
         self._control.reset()
@@ -110,25 +117,28 @@ class LiberoEnv:
         LIBERO's placement samples it; `reset` accepts it as an init state. The suites' init states come from files.
         Of a shuffled task: places, float64 [3 n], by the seed plus `episode`.
         """
-        self._require_task()
-        if self.task.kind == shuffled.KIND:
-            return np.array(shuffled.to_row(shuffled.draw(self.task, self._draws[0] + episode)))
+        task = self._require_task()
+        if task.kind == shuffled.KIND:
+            return np.array(shuffled.to_row(shuffled.draw(task, self._draws[0] + episode)))
         return self._resets[self._draws].layout(episode).start.copy()
 
-    def _arranged(self, row):
+    def _arranged(self, row: np.ndarray) -> Any:
         """Return the `SceneLayout` of a shuffled task with everything at the places [3 n] of `row`."""
-        names, places = list(shuffled.placed(self.task.bddl())), np.asarray(row, np.float64)
+        task = self._require_task()
+        bddl = task.bddl()
+        names, places = list(shuffled.placed(bddl)), np.asarray(row, np.float64)
         if places.shape != (3 * len(names),):
             raise ValueError(
-                f"start of {self.task.name} must have shape ({3 * len(names)},), got {places.shape}; "
+                f"start of {task.name} must have shape ({3 * len(names)},), got {places.shape}; "
                 "does it belong to another task?"
             )
-        shuffled.arrange(self.domain, dict(zip(names, places.reshape(-1, 3).tolist(), strict=True)))
+        shuffled.arrange(self.domain, bddl, dict(zip(names, places.reshape(-1, 3).tolist(), strict=True)))
         return self._problem.resets(*self._draws).layout(0)
 
-    def _require_task(self) -> None:
+    def _require_task(self) -> Task:
         if self.task is None:
             raise RuntimeError("no task is loaded; call load_task() first")
+        return self.task
 
     def _require_episode(self) -> None:
         if self._image_qpos is None:

@@ -11,7 +11,7 @@ properties of the original must be kept, or the random stream shifts:
 """
 
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import mujoco
 import numpy as np
@@ -33,20 +33,23 @@ def global_rng(state=None):
 
 @dataclass
 class ModelSnapshot:
-    """The parts of a compiled model that LIBERO's resets, predicates and visuals modify."""
+    """The parts of a compiled model that LIBERO's resets, predicates and visuals modify, and `variation`."""
 
     body_pos: np.ndarray  # [nbody, 3]
     body_quat: np.ndarray  # [nbody, 4]
     site_rgba: np.ndarray  # [nsite, 4]
+    cam_pos: np.ndarray  # [ncam, 3]
+    cam_quat: np.ndarray  # [ncam, 4]
+    light_pos: np.ndarray  # [nlight, 3]
+    light_diffuse: np.ndarray  # [nlight, 3]
 
     @classmethod
     def take(cls, model) -> "ModelSnapshot":
-        return cls(model.body_pos.copy(), model.body_quat.copy(), model.site_rgba.copy())
+        return cls(*(getattr(model, field.name).copy() for field in fields(cls)))
 
     def restore(self, model) -> None:
-        model.body_pos[:] = self.body_pos
-        model.body_quat[:] = self.body_quat
-        model.site_rgba[:] = self.site_rgba
+        for field in fields(self):
+            getattr(model, field.name)[:] = getattr(self, field.name)
 
 
 @dataclass(frozen=True)

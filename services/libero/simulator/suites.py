@@ -191,8 +191,7 @@ def init_states(task: Task) -> np.ndarray:
     from services.libero.simulator.initstates import read_init_states
 
     if task.kind == shuffled.KIND:
-        seeds = (shuffled.seed_of(task.index, episode) for episode in range(shuffled.EPISODES))
-        return np.array([shuffled.to_row(shuffled.draw(task, seed)) for seed in seeds])
+        return np.array(shuffled.rows(task))
     if task.init_states_path is None:
         return np.empty((pro.EPISODES, 0))
     return read_init_states(task.init_states_path, single=task.disturbance is not None)

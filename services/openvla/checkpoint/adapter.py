@@ -172,11 +172,14 @@ def _names(base: Path) -> set[str]:
 
 def _components(name: str) -> set[str]:
     """Return the parts of a base's name: OWNER/NAME, a path, or one in the hub's cache (models--OWNER--NAME)."""
-    return set(re.split(r"/|--|\s", name))
+    parts = set(re.split(r"[/\s]", name))
+    return parts | {part.rpartition("--")[2] for part in parts if part.startswith("models--")}
 
 
 def _fine_tuned_marks(base: Path) -> list[str]:
     """Return the names of what only a fine-tuned checkpoint has."""
     record = read_record(base)
+    if record.get("repo") == BASE[0]:
+        return []
     files = [path.name for pattern in (FILE, "*_checkpoint.pt", LORA) for path in sorted(base.glob(pattern))]
     return files + [f"{name!r} in {RECORD}" for name in ("finetuned", "base") if name in record]

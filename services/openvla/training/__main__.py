@@ -14,6 +14,8 @@ import torch
 import tyro
 
 from services.openvla.checkpoint.config import ModelConfig, load_config
+from services.openvla.checkpoint.oft import images_of
+from services.openvla.checkpoint.published import OFT_IMAGES
 from services.openvla.checkpoint.tokenizer import PromptTokenizer
 from services.openvla.checkpoint.weights import CheckpointWeights
 from services.openvla.service.settings import checkpoint_directory
@@ -97,6 +99,8 @@ def check_base(base: Path, config: ModelConfig, settings: OpenVLAFinetune) -> No
         kind = "an L1 head" if config.oft.l1_head else "action tokens that are decoded in parallel"
         advice = "--head l1 trains it further" if is_l1 else "start from openvla-7b"
         raise ValueError(f"{base.name} is a checkpoint of OpenVLA-OFT with {kind}; {advice}")
+    if config.oft and (images := images_of(base, config.oft, settings.images, OFT_IMAGES)) != settings.image_count:
+        raise ValueError(f"{base.name} was trained with {images} image per observation; give --images {images}")
 
 
 def check_memory(config: ModelConfig, settings: OpenVLAFinetune, machine: TrainingMachine) -> None:

@@ -8,6 +8,8 @@ of openvla-oft (213c5ff8, L1 head).
 
 from __future__ import annotations
 
+import logging
+
 import torch
 import torch.nn.functional as F
 from accelerate import init_empty_weights
@@ -143,6 +145,7 @@ def load_trainable(
     OpenVLA-OFT's parts are the base's if it has them, else new. Raises CheckpointError for a missing tensor.
     """
     torch.manual_seed(settings.seed)
+    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)  # peft imports it; it warns on a CPU, and is not used
     model = TrainableOpenVLA(config, settings.head)
     stored = source.shapes()
     state = {}

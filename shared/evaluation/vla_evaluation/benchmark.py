@@ -115,7 +115,8 @@ class Environment(Protocol):
 class Benchmark(Protocol):
     """A benchmark. Everything but `make_env` must be cheap: the evaluator uses it before it starts anything.
 
-    Seven optional members: `base_instruction(task)`, the instruction of the task that `task` disturbs, for
+    Eight optional members: `variations`, what `load_task(vary=…)` can make random, for `record --vary`;
+    `base_instruction(task)`, the instruction of the task that `task` disturbs, for
     `--instructions base`; `wide`, a mapping from a suite to the one whose starts are spread over the whole scene, for
     `record --starts wide`; `bases`, a mapping from a suite to the one that it is derived from, whose step limits,
     statistics and checkpoints hold for it; `trials`, a mapping from a suite to its own protocol's episodes per task;

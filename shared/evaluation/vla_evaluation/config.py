@@ -203,8 +203,12 @@ class RecordConfig(RunConfig):
         "[0, 1]", metavar="SHARE",
     )  # fmt: skip
     starts: Literal["suite", "wide"] = option(
-        "suite", "where episodes start: as LIBERO's placement has the suite's, or wide: everything anywhere in reach"
+        "suite", "where episodes start: as the suite places everything, or wide: anywhere in reach"
     )
+    vary: str = option(
+        "", "what is random in every demonstration besides the start", kind="several", keywords=("light", "camera"),
+        default_help="nothing",
+    )  # fmt: skip
     drop_noops: bool = option(False, "drop steps that do nothing")
     keep_failures: bool = option(False, "also keep failed attempts")
     attempts: int = option(5, "maximum attempts per demonstration of a task", "[1, inf)")

@@ -271,7 +271,7 @@ def evaluate(benchmark: Benchmark, config: EvalConfig) -> int:
         require_token_beyond_loopback(read_address(config.listen)[0], token_of(config))
     plan, info, assets = prepare(benchmark, config, make_plan)
     spec = specify(plan, info)
-    ablations = choose_ablations(plan, info)
+    ablations = choose_ablations(config, plan, info)
     identity = identify(plan, spec, assets)
     with open_run(
         (config.run_dir or Volume().runs).resolve(),
@@ -282,7 +282,7 @@ def evaluate(benchmark: Benchmark, config: EvalConfig) -> int:
         label=f"{config.suite}-{info.name}",
         allow_drift=config.allow_drift,
     ) as run:
-        run.store.set_meta("about", describe(plan, spec, assets))
+        run.store.set_meta("about", describe(plan, assets, spec.instructions))
         run.store.set_meta("job", make_job(plan, spec, assets).to_json())
         left = unfinished(run.store.counts())
         videos = len(run.store.missing_videos(NEXT_SESSION, partial(video.should_render, config.video)))
@@ -295,8 +295,9 @@ def evaluate(benchmark: Benchmark, config: EvalConfig) -> int:
         if videos:
             say(f"{plural(videos, 'video')} of earlier invocations to render")
         code = try_to_work(run, plan, info, workers) if left or videos else 0
-        for name in ablations if not code else ():
-            code = code or ablate(run, plan, replace(spec, ablation=name), assets)
+        ablated = replace(plan, episodes=plan.episodes[: config.ablate_trials])
+        for name in ablations:
+            code = code or ablate(run, ablated, replace(spec, ablation=name), assets)
         try:
             summary = report.build(run.directory, run.store)
         except (StoreError, OSError) as error:
@@ -307,14 +308,15 @@ def evaluate(benchmark: Benchmark, config: EvalConfig) -> int:
         if code and summary.done < summary.planned:
             say(f"\nnot complete: {summary.done} of {summary.planned} episodes done, all of them stored; resume with")
             say(f"  {resume_command(run, benchmark.suites)}")
+        elif code and ablations:
+            say(f"\nablations not complete; resume with\n  {resume_command(run, benchmark.suites)}")
         return code
 
 
-def choose_ablations(plan: Plan, info: PolicyInfo) -> list[str]:
+def choose_ablations(config: EvalConfig, plan: Plan, info: PolicyInfo) -> list[str]:
     """Return the names of the ablations of --ablate. ValueError for images of a policy that has none, or too few
     episodes.
     """
-    config = plan.config
     if "images" in config.ablated_inputs:
         if not info.cameras:
             raise ValueError(f"--ablate images: policy {info.name} requests no images; use --ablate language")
@@ -324,10 +326,9 @@ def choose_ablations(plan: Plan, info: PolicyInfo) -> list[str]:
 
 def ablate(run: Run, plan: Plan, spec: RunSpec, assets: Assets) -> int:
     """Repeat a run's episodes with the ablation of `spec`, as a run of its own inside; return the exit code."""
-    plan = replace(plan, episodes=plan.episodes[: plan.config.ablate_trials])
     identity, root = identify(plan, spec, assets), run.directory / inputs.DIRECTORY
     with open_run(root, identity, plan.units, run_id=spec.ablation, resume=None, label="") as part:
-        part.store.set_meta("about", describe(plan, spec, assets))
+        part.store.set_meta("about", describe(plan, assets, spec.instructions))
         part.store.set_meta("job", make_job(plan, spec, assets, video="none").to_json())
         left = unfinished(part.store.counts())
         say(f"{inputs.ABLATIONS[str(spec.ablation)]}: {left} of {plural(len(plan.units), 'episode')} to do")

@@ -28,7 +28,7 @@ ABLATIONS = {  # name → its text in reports
     OTHER_INSTRUCTION: "another task's instruction",
 }
 GROUPS = {"images": (BLACK_IMAGES, OTHER_IMAGES), "language": (OTHER_INSTRUCTION,)}  # values of --ablate
-Sentences = dict[str, tuple[str, ...]]  # by the task's index as text
+Sentences = Mapping[str, Sequence[str]]  # by the task's index as text
 
 
 def read_instructions(benchmark: Benchmark, config: RunConfig, tasks: Sequence[Task]) -> Sentences | None:
@@ -54,7 +54,7 @@ def _of_file(path: Path, tasks: Sequence[Task]) -> Sentences:
         raise ValueError(f"{expected}: {error}") from error
     if not isinstance(entries, dict):
         raise ValueError(f"{expected}; got a {type(entries).__name__}")
-    sentences: Sentences = {}
+    sentences: dict[str, tuple[str, ...]] = {}
     unused = set(entries)
     for task in tasks:
         names = [name for name in (str(task.index), task.name, task.instruction) if name in entries]
@@ -75,7 +75,7 @@ def _of_file(path: Path, tasks: Sequence[Task]) -> Sentences:
     return sentences
 
 
-def instruction(sentences: Mapping[str, Sequence[str]] | None, task: int, episode: int, own: str) -> str:
+def instruction(sentences: Sentences | None, task: int, episode: int, own: str) -> str:
     """Return what the policy is told in an episode: a task's sentences in turn, or its own."""
     choices = (sentences or {}).get(str(task))
     return choices[episode % len(choices)] if choices else own

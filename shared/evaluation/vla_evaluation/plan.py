@@ -14,7 +14,7 @@ from vla_evaluation import provenance
 from vla_evaluation.agreement import choose_unnorm_key
 from vla_evaluation.benchmark import Assets, Benchmark, Task, base_of, kind_of, level_of, trials_of
 from vla_evaluation.config import EvalConfig, RunConfig, parse_ranges, show_ranges
-from vla_evaluation.inputs import instruction, read_instructions
+from vla_evaluation.inputs import Sentences, instruction, read_instructions
 from vla_evaluation.profiles import Profile, choose
 from vla_evaluation.spec import RunSpec
 from vla_evaluation.workers.job import Job
@@ -147,13 +147,15 @@ def machine_identity(
     }
 
 
-def describe(plan: Plan, spec: RunSpec, assets: Assets) -> dict[str, Any]:
-    """Return the data besides the identity that reports read, so they do not need the benchmark."""
+def describe(plan: Plan, assets: Assets, sentences: Sentences | None = None) -> dict[str, Any]:
+    """Return the data besides the identity that reports read, so they do not need the benchmark. `sentences`: those of
+    `RunSpec.instructions`.
+    """
     suite = plan.config.suite
     classes = {"kind": kind_of, "level": level_of}
     return {
         "tasks": [
-            {"name": task.name, "instruction": instruction(spec.instructions, task.index, 0, task.instruction)}
+            {"name": task.name, "instruction": instruction(sentences, task.index, 0, task.instruction)}
             | {name: value for name, of in classes.items() if (value := of(task))}
             for task in plan.benchmark.tasks(suite)
         ],

@@ -137,7 +137,7 @@ class Simulation:
             start = self.benchmark.init_states(self.task)[number]
         self.trajectory = TrajectoryRecorder(self.env, self.benchmark.action, Noise(self.benchmark.action, 0.0, 0))
         self._wait_steps = self.spec.protocol.wait_steps
-        callbacks = {"act": self.act, "tick": self.tick, "alter": self.alter}
+        callbacks: dict[str, Any] = {"act": self.act, "tick": self.tick, "alter": self.alter}
         try:
             self.record = run_episode(self.env, number, start, spec=self.spec, session="live", **callbacks)
             self.success = self.record.success

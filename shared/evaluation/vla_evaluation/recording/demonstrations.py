@@ -44,6 +44,12 @@ class RenderSettings:
     module: str
     assets: Assets
     render: str
+    vary: str = ""
+
+
+def variation(vary: str) -> dict[str, Any]:
+    """Return the options of `Environment.load_task` for a value of `record --vary`."""
+    return {"vary": tuple(vary.split(","))} if vary else {}
 
 
 @dataclass(frozen=True)
@@ -141,7 +147,7 @@ class Demonstration:
 
     def load_scene(self, rendering: Renderer, task: Task) -> None:
         """Load the task and reset the scene to the episode's start."""
-        rendering.env.load_task(task, self.seed)
+        rendering.env.load_task(task, self.seed, **variation(self.source.vary))
         rendering.env.reset(0, rendering.env.start(0))
 
 
@@ -183,7 +189,8 @@ class Demonstrations:
         self.state = tuple(Part(**part) for part in recording["state"])
         self.tasks = {index: task["instruction"] for index, task in enumerate(description["tasks"])}
         assets = Assets(identity["assets"]["kind"], Path(job["assets"]), identity["assets"]["digest"])
-        source = RenderSettings(self.directory, job["benchmark"], assets, render)
+        vary = identity["recording"].get("vary", "")
+        source = RenderSettings(self.directory, job["benchmark"], assets, render, vary)
         self.episodes = tuple(
             Demonstration(
                 index, self.suite, row.task, row.episode, self.tasks[row.task], row.success, row.result["seed"],

@@ -33,6 +33,9 @@ def make_plan(benchmark: Benchmark, config: RecordConfig, profile: str | None = 
             f"--episodes must be at least {len(tasks)}, one per task of {config.suite}, got {config.episodes}; "
             "or select fewer tasks with --tasks"
         )
+    possible = getattr(benchmark, "variations", ())
+    if wrong := [name for name in config.vary.split(",") if name and name not in possible]:
+        raise ValueError(f"--vary {wrong[0]!r} is not possible; choose from {', '.join(possible) or 'nothing'}")
     return Plan(benchmark, config, selected_profile, tasks, [])
 
 
@@ -43,7 +46,7 @@ def wide_suite(benchmark: Benchmark, suite: str) -> str:
         return suite
     if suite not in wide:
         raise ValueError(f"--starts wide is not possible for {suite}; choose one of {', '.join(wide) or 'none'}")
-    return wide[suite]
+    return str(wide[suite])
 
 
 def share(episodes: int, tasks: Sequence[int]) -> dict[int, int]:
@@ -84,10 +87,11 @@ def record(benchmark: Benchmark, config: RecordConfig) -> int:
 def identify_recording(plan: Plan, spec: RunSpec, assets: Assets) -> dict:
     """Return everything that a demonstration depends on, without their number, which may grow."""
     names = ("noise", "drop_noops", "keep_failures")
+    vary = getattr(plan.config, "vary", "")
     return {
         **identify(plan, spec, assets, worker.MODULE),
         "episodes": "drawn",
-        "recording": {name: getattr(plan.config, name) for name in names},
+        "recording": {name: getattr(plan.config, name) for name in names} | ({"vary": vary} if vary else {}),
     }
 
 
@@ -95,7 +99,7 @@ def describe_recording(store: RunStore, plan: Plan, spec: RunSpec, assets: Asset
     """Store the workers' job, and the data besides the identity that readers of the files need."""
     benchmark = plan.benchmark
     more = {"cameras": list(benchmark.cameras), "state": [asdict(part) for part in benchmark.state]}
-    store.set_meta("about", {**describe(plan, spec, assets), "recording": more})
+    store.set_meta("about", {**describe(plan, assets, spec.instructions), "recording": more})
     wanted = {str(task): count for task, count in targets.items()}
     store.set_meta("job", make_job(plan, spec, assets, worker.RecordingJob, wanted=wanted).to_json())
 

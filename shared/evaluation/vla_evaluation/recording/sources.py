@@ -19,6 +19,7 @@ from vla_common.volume import Volume
 from vla_contract.protocol.parts import Part
 from vla_evaluation import benchmark
 from vla_evaluation.benchmark import Assets, Task
+from vla_evaluation.inputs import instruction
 from vla_evaluation.recording.demonstrations import Demonstration, Demonstrations, Renderer, RenderSettings, renderer
 from vla_evaluation.runs.directories import STORE, RunUnusable, find_run
 from vla_evaluation.spec import RunSpec
@@ -80,7 +81,7 @@ class Episodes:
 
         `cameras` maps the set's keys to the simulator's names.
         """
-        fields = ("task", "episode", "seed", "success", "steps")
+        fields = ("task", "instruction", "episode", "seed", "success", "steps")
         return {
             **self.facts,
             "action": [asdict(part) for part in self.facts["action"]],
@@ -115,8 +116,9 @@ def find(name: str, volume: Volume, render: str) -> Episodes:
     protocol = RunSpec.from_json(identity).protocol
     episodes = tuple(
         ReplayedEpisode(
-            index, identity["suite"], row.task, row.episode, tasks[row.task]["instruction"], row.success,
-            identity["seed"], row.steps, directory / row.result["recording"], source, protocol.wait_steps,
+            index, identity["suite"], row.task, row.episode,
+            instruction(identity.get("instructions"), row.task, row.episode, tasks[row.task]["instruction"]),
+            row.success, identity["seed"], row.steps, directory / row.result["recording"], source, protocol.wait_steps,
             protocol.wait_action, protocol.scene(),
         )
         for index, row in enumerate(rows)

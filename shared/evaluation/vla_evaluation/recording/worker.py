@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from vla_evaluation.benchmark import Environment
+from vla_evaluation.recording.demonstrations import variation
 from vla_evaluation.recording.trajectory import Noise, TrajectoryRecorder, seed_of
 from vla_evaluation.rollout import Record
 from vla_evaluation.store.records import Lease
@@ -30,6 +31,7 @@ class RecordingJob(Job):
     noise: float = 0.0
     drop_noops: bool = False
     keep_failures: bool = False
+    vary: str = ""
 
 
 class RecordingWorker(Worker):
@@ -45,7 +47,7 @@ class RecordingWorker(Worker):
         parts = self.job.spec.action
         self.seed = seed_of(self.job.spec.seed, task.index, episode)
         self.trajectory = TrajectoryRecorder(env, parts, Noise(parts, self.job.noise, self.seed))
-        env.load_task(task, self.seed, **self.job.spec.protocol.scene(sampled_start=True))
+        env.load_task(task, self.seed, **self.job.spec.protocol.scene(sampled_start=True), **variation(self.job.vary))
         return 0, env.start(0)
 
     def alter(self, action: np.ndarray) -> np.ndarray:

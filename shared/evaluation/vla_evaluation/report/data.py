@@ -112,8 +112,8 @@ class Summary:
         self.kinds = {kind: pooled_rate(task for task in self.tasks if task.kind == kind) for kind in kinds}
         self.levels = {str(level): pooled_rate(task for task in self.tasks if task.level == level) for level in levels}
         self.ablations = paired_ablations(directory, store)
-        self.is_learned = bool(identity["policy"]["cameras"]) and not identity.get("ablation")
-        self.ablation = inputs.ABLATIONS.get(identity.get("ablation"), "")
+        self.is_learned = bool(identity["policy"].get("cameras")) and not identity.get("ablation")
+        self.ablation = inputs.ABLATIONS.get(str(identity.get("ablation")), "")
         self.sentences = identity.get("instructions") or {}
         self.chunks = Chunking.of(identity).description
         self.delays = combine_delays([e.result for e in self.episodes if "realtime" in e.result])
@@ -275,7 +275,7 @@ def differing_settings(
         "another part of each action chunk executed": identity["execute"] != profile.get("execute"),
         "an ensemble of chunks executed": identity.get("ensemble") is not None,
         "other instructions than the suite's": identity.get("instructions") is not None,
-        f"with {inputs.ABLATIONS.get(ablation, ablation)}": ablation is not None,
+        f"with {inputs.ABLATIONS.get(str(ablation))}": ablation is not None,
         "in real time": identity.get("realtime") is not None,
         "privileged state was sent": policy["needs_privileged"],
         f"a checkpoint for {', '.join(suites)}": suites and identity["suite"] not in suites,

@@ -30,7 +30,7 @@ from vla_contract import ActionChunk, ContractError, Observation, PolicyRefused,
 from vla_contract.memory import keep_freed_memory
 from vla_evaluation import benchmark, inputs
 from vla_evaluation.actions import PolicyFault
-from vla_evaluation.benchmark import Environment, EnvironmentRefused
+from vla_evaluation.benchmark import Environment, EnvironmentRefused, Task
 from vla_evaluation.config import parse_ranges
 from vla_evaluation.inputs import OTHER_IMAGES, OTHER_INSTRUCTION
 from vla_evaluation.pictures import video
@@ -200,13 +200,13 @@ class Worker:
         env.load_task(task, self.job.spec.seed, **self.job.spec.protocol.scene())
         return episode, self.benchmark.init_states(task)[episode]
 
-    def sentence(self, task, episode: int) -> str:
+    def sentence(self, task: Task, episode: int) -> str:
         """Return the instruction for the policy."""
         if self.job.spec.ablation == OTHER_INSTRUCTION:
             return inputs.of_another_task(self.tasks, task.index)
         return inputs.instruction(self.job.spec.instructions, task.index, episode, task.instruction)
 
-    def frames_of_another(self, env: Environment, task, lease: Lease) -> list[Mapping[str, np.ndarray]]:
+    def frames_of_another(self, env: Environment, task: Task, lease: Lease) -> list[Mapping[str, np.ndarray]]:
         """Return the images that the policy had in another episode of the task, by step, by replaying its actions."""
         source = self.directory.parents[1]  # the run whose episodes this one repeats
         config = json.loads((source / "config.json").read_text(encoding="utf-8"))
