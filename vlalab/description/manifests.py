@@ -128,6 +128,7 @@ class BenchmarkEntry:
     assets: str = ""  # the module that gets its assets
     offline: str = ""  # the module that queries a policy with recorded data
     audit: str = ""  # the module that audits a policy
+    audit_suite: str = ""  # whose demonstrations are used where no suite is named
     datasets: str = ""  # the module that creates and reads data sets
     options: Mapping[str, str] = field(default_factory=dict)  # task → MODULE:CLASS of its options
 

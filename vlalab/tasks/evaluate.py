@@ -147,7 +147,7 @@ def audit(
     ./lab audit ws://host:8000 --dataset cups      on recordings of your own
     ./lab audit --dataset cups                     the data set itself
     """
-    options["suite"] = options["suite"] or "libero_goal"
+    options["suite"] = options["suite"] or manifests.benchmarks()[manifests.default_job()].audit_suite
     job = manifests.job_of(options["suite"])
     module = manifests.benchmarks()[job].audit
     if not module:
