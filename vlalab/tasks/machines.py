@@ -13,6 +13,7 @@ from vlalab.host.console import LabError
 from vlalab.host.shared_code import option
 from vlalab.tasks.flags import positional
 from vlalab.tasks.task import finish, task
+from vlalab.tasks.teach import class_ as class_
 
 ABSOLUTE = {
     "pattern": r'/[^\n"\\]*[^\n"\\/]',
