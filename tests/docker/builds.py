@@ -13,12 +13,13 @@ from tests.docker.beside import Beside
 from tests.docker.hidden import Secrets
 from tests.docker.lab import Lab
 from vlalab.engine import building, docker, images
+from vlalab.testing import parts
 
 # Built at one time, so that one waits for its downloads while another one computes. Not all: the first ones' cache goes
 # before the others come. Those take most of the disk, and nothing but their own tests needs them: they come when the
 # services are done with and their images gone. Wheels of CUDA and torch come once for all.
 GROUPS = (("libero", "metaworld", "ui", "openvla"), ("gr00t", "ws_mdl", "hf"))
-NIGHTLY = ("lerobot",)  # it shares no layer with others and takes their disk and minutes once more
+NIGHTLY = parts.NIGHTLY_IMAGES
 KEPT = "libero"  # small, and its own tests may go on
 
 

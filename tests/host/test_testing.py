@@ -14,6 +14,7 @@ from collections import Counter
 import pytest
 
 from tests import browser, ssh_server
+from vlalab.engine import images
 from vlalab.host import gl, paths, processes
 from vlalab.host.console import LabError
 from vlalab.testing import parts, run
@@ -193,6 +194,18 @@ def test_names_select_parts(monkeypatch, capsys):
     for words, passed in ((["ui"], 2), (["lint"], 1), (["all"], 3), ([], 3)):
         run.run(words, SuiteOptions())
         assert capsys.readouterr().out.splitlines()[-1] == f"{passed} passed, 0 failed, 0 skipped"
+
+
+@pytest.mark.parametrize("nightly", [False, True])
+def test_only_what_part_docker_tests_waits_for_it_where_the_disk_has_room(nightly, monkeypatch):
+    usage = shutil.disk_usage(paths.ROOT)
+    late = []
+    for free in (0, 1e12):
+        monkeypatch.setattr(shutil, "disk_usage", lambda _, free=free: usage._replace(free=free))
+        late.append({part.name for part in parts.all_parts(SuiteOptions(nightly=nightly)) if part.stage == 1})
+    without_room, with_room = late
+    assert with_room == {*images.buildable()} - (set() if nightly else {*parts.NIGHTLY_IMAGES})
+    assert with_room < without_room and {"bridge", "openvla-cu130"} <= without_room - with_room
 
 
 def test_every_family_of_the_fault_injection_is_run():

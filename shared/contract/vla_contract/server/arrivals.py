@@ -4,12 +4,11 @@ A client that sends many requests (a worker of an evaluation) takes about equall
 request. A late client (a worker that resets its simulator) delays no batch.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from vla_contract.server.tenants import Tenant
 
-RECENT_S = 1.0  # wait for a client without a known pause: this long, or three inferences
+RECENT_S = 1.0  # or three inferences: how long a client is active, and one without a known pause is waited for
 LATE = 2.0  # factor of its usual pause, plus SLACK_S: then it is late
 SLACK_S = 0.005
 MAX_CLIENTS = 512  # remembered
@@ -22,11 +21,6 @@ class _Client:
     answered: bool = False
     pause_s: float | None = None  # usually, between an answer and the next request
     waits: bool = False  # its request is in the queue
-
-    @property
-    def late(self) -> float:
-        """When it is late; without a known pause, at once."""
-        return self.since + LATE * (self.pause_s or 0.0) + SLACK_S
 
 
 class Arrivals:
@@ -61,26 +55,16 @@ class Arrivals:
         """Forget a client."""
         self._clients.pop(name, None)
 
-    def due(
-        self, now: float, end: float, infer_s: float, waiting: Callable[[Tenant], int] | None = None
-    ) -> float:  # fmt: skip
-        """Return the time until which a batch should wait: after `now` if a client is expected before `end`.
-
-        waiting: a tenant's waiting jobs; if given, only clients of tenants without any count, and known pauses.
-        """
+    def due(self, now: float, end: float, infer_s: float) -> float:
+        """Return the time until which a batch should wait: after `now` if a client is expected before `end`."""
         return max(
-            (
-                self._due(client, now, end, infer_s)
-                for client in self._clients.values()
-                if not client.waits and not (waiting and (client.pause_s is None or waiting(client.tenant)))
-            ),
-            default=now,
+            (self._due(client, now, end, infer_s) for client in self._clients.values() if not client.waits), default=now
         )
 
-    def tenants(self, now: float) -> int:
-        """Return the number of tenants with a client that waits, or that is not late."""
-        clients = self._clients.values()
-        return len({c.tenant for c in clients if c.waits or (c.pause_s is not None and now <= c.late)})
+    def tenants(self, now: float, infer_s: float) -> set[Tenant]:
+        """Return the tenants with a recent client: by its last request or answer."""
+        oldest = now - max(RECENT_S, 3 * infer_s)
+        return {client.tenant for client in self._clients.values() if client.since > oldest}
 
     def _due(self, client: _Client, now: float, end: float, infer_s: float) -> float:
         if client.pause_s is None or not client.answered:
@@ -88,5 +72,5 @@ class Arrivals:
         elif client.since + client.pause_s > end:
             return now  # too long
         else:
-            late = client.late
+            late = client.since + LATE * client.pause_s + SLACK_S
         return min(late, end)

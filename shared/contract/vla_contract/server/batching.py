@@ -31,9 +31,9 @@ class BatchQueue:
 
     A batch is cut when it is full, when every client that is expected is in it, or when the policy has been free for
     `max_wait_s` or half the time of one inference: waiting longer would cost more than a batch gains. The wait
-    begins when the policy is free: while it computes, nothing is lost by a job that waits. A batch that is full of few
-    tenants' jobs also waits for expected clients of other tenants: without that, one with many waiting jobs would fill
-    the gap between each answer and the next request of the others. The fewer tenants are active, the shorter.
+    begins when the policy is free: while it computes, nothing is lost by a job that waits. A named token has at
+    most an equal part of a batch, by the tenants that are active: else one with many waiting jobs would also fill the
+    gap between each answer and the next request of the others.
     """
 
     def __init__(self, size: int, max_wait_s: float):
@@ -104,21 +104,22 @@ class BatchQueue:
         """Wait for the next batch and return it."""
         while not self._jobs:
             await self._wait(None)
-        start = now = time.monotonic()
-        while 0 < self._jobs.tenants < self.max_batch:
-            is_full = len(self._jobs) >= self.max_batch
-            share = min(1.0, self.arrivals.tenants(now) / self.max_batch) if is_full else 1.0
-            limit_s = min(self.max_wait_s, WAIT_SHARE * self._infer_s * share)
-            absent_from = self._jobs.waiting if is_full else None
-            left_s = self.arrivals.due(now, start + limit_s, self._infer_s, absent_from) - now
+        now, limit_s = time.monotonic(), min(self.max_wait_s, WAIT_SHARE * self._infer_s)
+        end = now + limit_s
+        while 0 < self._jobs.available(share := self._share(now)) < self.max_batch:
+            left_s = self.arrivals.due(now, end, self._infer_s) - now
             if left_s <= 0:
                 break
             await self._wait(min(left_s, limit_s))
             now = time.monotonic()
-        batch = [self._jobs.popleft() for _ in range(min(self.max_batch, len(self._jobs)))]
+        batch = self._jobs.pop(self.max_batch, share)
         for job in batch:
             self.arrivals.leaves_queue(job.client)
         return batch or await self.take()  # empty if the senders have disconnected
+
+    def _share(self, now: float) -> int:
+        """Return the jobs that a named token may have in one batch: an equal part of it among the active tenants."""
+        return max(1, self.max_batch // max(1, len(self.arrivals.tenants(now, self._infer_s) | self._jobs.tenants())))
 
     async def _wait(self, timeout_s: float | None) -> bool:
         """Wait for a change of the queue. Return False where none comes in time."""

@@ -1,6 +1,7 @@
 """Jobs of several tenants in a fair order: one that sends many gets its turn and no more."""
 
-from collections import deque
+import sys
+from collections import Counter, deque
 from typing import TYPE_CHECKING
 
 from vla_contract.server.tenants import Tenant
@@ -27,10 +28,13 @@ class FairQueue:
     def __len__(self) -> int:
         return self._length
 
-    @property
-    def tenants(self) -> int:
-        """The number of tenants with waiting jobs."""
-        return len(self._jobs)
+    def tenants(self) -> set[Tenant]:
+        """Return the tenants with waiting jobs."""
+        return set(self._jobs)
+
+    def available(self, share: int) -> int:
+        """Return the number of jobs that a batch may have, with at most `share` of each named token."""
+        return sum(min(len(jobs), _limit(tenant, share)) for tenant, jobs in self._jobs.items())
 
     def waiting(self, tenant: Tenant) -> int:
         """Return the number of a tenant's jobs."""
@@ -45,18 +49,23 @@ class FairQueue:
         jobs.append(job)
         self._length += 1
 
-    def popleft(self) -> "InferenceJob":
-        """Remove the job whose turn it is and return it."""
-        tenant = next(iter(self._jobs))
-        if len(self._jobs) > 1:
-            tenant = min(self._jobs, key=lambda other: (self._starts[other], self._jobs[other][0].queued))
-        self._now = self._starts[tenant]
-        self._starts[tenant] += 1
-        job = self._jobs[tenant][0]
-        self.remove(job)
+    def pop(self, count: int, share: int) -> "list[InferenceJob]":
+        """Remove the `count` jobs whose turn it is, or fewer: at most `share` of each named token. Return them."""
+        taken: Counter[Tenant] = Counter()
+        batch: list[InferenceJob] = []
+        while len(batch) < count:
+            tenants = [tenant for tenant in self._jobs if taken[tenant] < _limit(tenant, share)]
+            if not tenants:
+                break
+            tenant = min(tenants, key=lambda other: (self._starts[other], self._jobs[other][0].queued))
+            self._now = self._starts[tenant]
+            self._starts[tenant] += 1
+            taken[tenant] += 1
+            batch.append(self._jobs[tenant][0])
+            self.remove(batch[-1])
         if len(self._starts) > 2 * MAX_TOKENS:  # names come and go; those without a job lose one turn at most
             self._starts = {waiting: self._starts[waiting] for waiting in self._jobs}
-        return job
+        return batch
 
     def remove(self, job: "InferenceJob") -> None:
         """Remove a job. Raises ValueError where it does not wait."""
@@ -77,3 +86,8 @@ class FairQueue:
     def jobs(self) -> "list[InferenceJob]":
         """Return all jobs, tenant by tenant."""
         return [job for jobs in self._jobs.values() for job in jobs]
+
+
+def _limit(tenant: Tenant, share: int) -> int:
+    """Return the jobs that a tenant may have in a batch: without limits, all."""
+    return sys.maxsize if tenant.limits is None else share
