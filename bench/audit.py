@@ -12,7 +12,7 @@ from __future__ import annotations
 import random
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -36,6 +36,20 @@ CAMERAS = {camera: libero.video_key(camera) for camera in libero.CAMERAS}
 QUICK = ("images upside down", "BGR", "sign of z", "gripper sign", "state in degrees", "stale images")
 PAIRS = 10
 EXECUTED = 5
+
+
+class DrawnOnce(RecordedEpisodes):
+    """A recording whose frames are drawn for the first audit only."""
+
+    def __init__(self, directory: Path, cameras: Mapping[str, str]):
+        super().__init__(directory, cameras)
+        self._drawn: dict[tuple[int, str, tuple[int, ...]], np.ndarray] = {}
+
+    def frames(self, episode_index: int, video_key: str, indices: Sequence[int] | None = None) -> np.ndarray:
+        key = episode_index, video_key, tuple(indices or ())
+        if key not in self._drawn:
+            self._drawn[key] = super().frames(episode_index, video_key, indices)
+        return self._drawn[key]
 
 
 class Remote(Policy):
@@ -104,7 +118,7 @@ def main() -> None:
     names = options.only.split(",") if options.only else list(QUICK) if options.quick else list(BY_NAME)
     with tempfile.TemporaryDirectory() as directory:
         if options.url:
-            dataset: Dataset = RecordedEpisodes(Volume().demonstrations / f"audit-{options.suite}", CAMERAS)
+            dataset: Dataset = DrawnOnce(Volume().demonstrations / f"audit-{options.suite}", CAMERAS)
             healthy: dict[str, dict[str, float]] = {"served policy": {}}
         else:
             audit_world.record(Path(directory, "world"))

@@ -10,16 +10,18 @@ sets, too.
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 import time
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 from bench.common import figure, flags, missed
 from bench.parts import planted_data
-from vla_datasets.audit import KINDS, DatasetAudit, audit, audit_samples
-from vla_datasets.audit.samples import read
+from vla_datasets.audit import KINDS, DatasetAudit, audit_samples
+from vla_datasets.audit.samples import Sample, read, read_sample
 from vla_datasets.lerobot import LeRobotDataset
 from vla_datasets.loader import find, open_dataset
 
@@ -38,15 +40,28 @@ def is_found(result: DatasetAudit, kind: str, episode: int, is_whole: bool) -> b
     return any(is_whole or episode in note.episodes for note in notes)
 
 
+def reread(dataset: LeRobotDataset, samples: list[Sample], copy: LeRobotDataset) -> list[Sample]:
+    """Return the samples of a copy: only episodes whose files are not links to those of `dataset` are read again."""
+    result = []
+    for sample, episode in zip(samples, copy.episodes, strict=True):
+        paths = [of.data_path(episode.index) for of in (dataset, copy)]
+        pairs = [paths, *([of.video_path(episode.index, key) for of in (dataset, copy)] for key in copy.video_keys)]
+        is_same = all(os.path.samefile(*pair) for pair in pairs)
+        result.append(replace(sample, episode=episode) if is_same else read_sample(copy, episode))
+    return result
+
+
 def planted(dataset: LeRobotDataset, indices: Iterable[int], root: Path) -> dict[str, list[bool]]:
     """Plant every fault at each of some episodes; print what is found and return it by the fault's name."""
     robot, episodes = ROBOTS[dataset.info["robot_type"]], planted_data.load(dataset)
+    samples = read(dataset, lambda done, of: None)
     found: dict[str, list[bool]] = {}
     for name, (kind, change) in planted_data.plants(robot, len(dataset.video_keys)).items():
         is_whole = name.endswith(("all", "everywhere"))
         others = 0
         for index in list(indices)[: 1 if name.endswith(("all", "everywhere")) else None]:
-            result = audit(planted_data.plant(root / "planted", dataset, episodes, change, index).directory)
+            copy = planted_data.plant(root / "planted", dataset, episodes, change, index)
+            result = audit_samples(copy, reread(dataset, samples, copy))
             found.setdefault(name, []).append(is_found(result, kind, index, is_whole))
             others += sum(note.kind != kind for note in result.notes)
             shutil.rmtree(root / "planted")

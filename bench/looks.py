@@ -92,7 +92,7 @@ class Looks:
         trials = str(max(1, self.options.episodes // tasks))
         named = ("--resume", run) if (paths.volume() / "runs" / run).exists() else ("--run-id", run)
         words = ("eval", suite, "--policy", "minivla", "--trials", trials, "--assets", "kit", "--video", "none", *more)
-        if not any(f" {run}" in line for line in self.finished):
+        if not any(line.endswith(f" {run}") for line in self.finished):
             self.step(*words, *named, VLALAB_MINIVLA_NAME=model)
         return run
 
@@ -143,10 +143,8 @@ def shuffled(looks: Looks, kind: str, seeing: str) -> None:
     suite, model = f"{BASES[kind]}_shuffled", trained(looks, kind)
     run = looks.evaluate(model, suite, 10, "--ablate", "language,images")
     report(f"{kind}_shuffled_seeing", run, seeing)
-    for ablated, target in (("language", "<=15"), ("images", "none")):
-        other = f"{run}-{ablated}"
-        if (paths.volume() / "runs" / other).exists():
-            report(f"{kind}_shuffled_other_{ablated}", other, target)
+    for ablated, target in (("other-instruction", "<=15"), ("black-images", "none"), ("other-images", "none")):
+        report(f"{kind}_shuffled_{ablated.replace('-', '_')}", f"{run}/ablations/{ablated}", target)
     looks.train(f"looks-{kind}", f"{kind}-blind", looks.options.minutes / 3, ("pictures=false",))
     report(f"{kind}_shuffled_blind", looks.evaluate(f"{kind}-blind", suite, 10), "<=15")
 

@@ -4,33 +4,48 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import json
+import os
+import secrets
 import shutil
 import sqlite3
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from hub import homes, limits, store
+from hub import grants, homes, limits, sandbox, store
+from lessons.exercises import NAMES
+from lessons.exercises.table import print_table
 
 DATABASE = "hub.sqlite"
 FILES = ("accounts.json", "settings.json", "secrets.json", "grants.json", "jupyterhub_extra.py")  # of a backup
-PATIENCE_S = 90.0
+PATIENCE_S = 180.0
+GRADE_S = 900.0  # for one student's exercises
+MAX_REPORT = 1_000_000  # bytes
 
 
 def main() -> int:
     """Run the command line; return the exit code."""
     parser = argparse.ArgumentParser(prog="hub.admin", description=__doc__)
     actions = parser.add_subparsers(dest="action", required=True)
-    for name in ("remove", *ACTIONS):
+    for name in ("remove", "gpu", "grades", *ACTIONS):
         action = actions.add_parser(name)
         action.add_argument("arguments", nargs="*")
         action.add_argument("--keep-work", action="store_true")
+        action.add_argument("--csv", type=Path)
+        for flag, default in (("--hours", 2.0), ("--gb", 4.0), ("--gpu", 0)):
+            action.add_argument(flag, type=type(default), default=default)
     options = parser.parse_args()
     try:
         if options.action == "remove":
             remove(options.arguments, options.keep_work)
+        elif options.action == "grades":
+            grades(options.csv)
+        elif options.action == "gpu":
+            gpu(options.arguments, options.hours, options.gb, options.gpu)
         else:
             ACTIONS[options.action](options.arguments)
     except (ValueError, RuntimeError, OSError) as error:
@@ -159,6 +174,89 @@ def down(arguments: list[str]) -> None:
         stop(name)
 
 
+def gpu(arguments: list[str], hours: float, gb: float, number: int) -> None:
+    """Grant a GPU to a student's notebook, which restarts, or revoke it."""
+    action, name = arguments
+    if action == "grant":
+        made = grants.grant(name, hours, gb, number)
+        until = time.strftime("%H:%M", time.localtime(made.until))
+        print(f"{name}: {made.gb:g} GB of GPU {made.gpu} until {until}; the notebook restarts")
+    elif not grants.revoke(name):
+        raise ValueError(f"{name} has no GPU grant")
+    with contextlib.suppress(RuntimeError):  # the class does not run
+        if api("GET", f"users/{name}"):
+            restart([name])
+
+
+# --- teaching -----------------------------------------------------------------------------------------------
+
+
+def grades(csv_path: Path | None) -> None:
+    """Check all students' exercises and print a table. Each student's files run as that student, in the sandbox."""
+    settings = store.read("settings.json")
+    python = next(iter(settings["pythons"].values()))
+    variables = {"PATH": "/usr/bin:/bin", "PYTHONPATH": settings["python_path"], "OMP_NUM_THREADS": "1"}
+
+    def grade(account: store.Account) -> dict[str, dict[str, str]]:
+        home, report = homes.prepare(account, settings["disk_gb"]), f".grades-{secrets.token_hex(8)}"
+        spec = sandbox.specification(account, settings, log=report)
+        words = [python, "-m", "lessons.exercises.check", "--report", "--directory"]
+        line = sandbox.command(spec, [*words, f"{spec['target']}/notebooks/exercises"])
+        subprocess.run(line, env=variables, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=GRADE_S)
+        try:
+            with open(os.open(home / report, os.O_RDONLY | os.O_NOFOLLOW)) as file:
+                found = json.loads(file.read(MAX_REPORT).splitlines()[-1])
+            (home / report).unlink()
+            return {n: {k: str(found[n][k])[:300] for k in ("state", "mistake")} for n in NAMES if n in found}
+        except (OSError, ValueError, IndexError, KeyError, TypeError):
+            return {"": {"state": "failed", "mistake": "the check ended without results"}}
+
+    students = store.accounts()
+    with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+        results = dict(zip(students, pool.map(grade, students.values()), strict=True))
+    if not results:
+        raise ValueError("this class has no students; add some: ./lab class add students.csv")
+    print_table(results, csv_path)
+
+
+def hand_out(arguments: list[str]) -> None:
+    """Copy files into each student's notebooks; existing ones stay as they are."""
+    files = [Path(name).absolute() for name in arguments]
+    if missing := [str(path) for path in files if not path.exists()]:
+        raise ValueError(f"{missing[0]} does not exist")
+    words = [word for path in files for word in ("-C", str(path.parent), path.name)]
+    pack = subprocess.run(["tar", "-c", "--mode=u+rwX,go=", *words], check=True, capture_output=True).stdout
+    for account in store.accounts().values():
+        as_student(account, ["sh", "-c", "mkdir -p notebooks && tar -x --skip-old-files -C notebooks"], pack)
+        print(f"{account.name}: {', '.join(path.name for path in files)}")
+
+
+def collect(arguments: list[str]) -> None:
+    """Copy a file or directory of each student's notebooks to DIRECTORY/STUDENT; links stay behind."""
+    what, target = arguments
+    for account in store.accounts().values():
+        # As the student, so that nothing is read that the student cannot read.
+        words = ["find", f"./{what}", "-type", "f", "-size", "-100M", "-print0"]
+        names = as_student(account, words, cwd="notebooks")
+        pack = as_student(account, ["tar", "-c", "--null", "--no-recursion", "-T", "-"], names, cwd="notebooks")
+        directory = Path(target) / account.name
+        directory.mkdir(parents=True, exist_ok=True)
+        unpack = ["tar", "-x", "--no-same-owner", "--no-same-permissions", "-C", str(directory)]
+        subprocess.run(unpack, input=pack, check=bool(names), capture_output=True)
+        print(f"{account.name}: {names.count(bytes(1))} files")
+
+
+def as_student(account: store.Account, command: list[str], data: bytes = b"", cwd: str = "") -> bytes:
+    """Return the output of a command in a student's home, run with the student's rights; empty if it fails."""
+    home = homes.prepare(account, store.read("settings.json")["disk_gb"])
+    if cwd:
+        command = ["env", "-C", cwd, *command]  # a shell's `cd` asks for the whole path, which is root's
+    who: dict[str, Any] = {"user": account.uid, "group": account.uid, "extra_groups": []}
+    environment = {"PATH": "/usr/bin:/bin"}
+    done = subprocess.run(command, cwd=home, input=data, capture_output=True, env=environment, **who)
+    return bytes(done.stdout)
+
+
 # --- backup, database ---------------------------------------------------------------------------------------
 
 
@@ -245,8 +343,8 @@ def tree_bytes(path: Path) -> int:
 
 
 ACTIONS = {
-    "add": add, "list": print_students, "reset": reset, "restart": restart, "down": down, "backup": backup,
-    "restore": restore, "check": check,
+    "add": add, "list": print_students, "reset": reset, "restart": restart, "down": down, "hand-out": hand_out,
+    "collect": collect, "backup": backup, "restore": restore, "check": check,
 }  # fmt: skip
 
 

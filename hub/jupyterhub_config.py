@@ -1,6 +1,7 @@
 """JupyterHub's configuration for a class. Everything that differs between classes is in its settings.json."""
 
 import os
+import shutil
 import sys
 
 from hub import store
@@ -48,6 +49,11 @@ if settings["idle_min"]:
     command.append(f"--cull-every={max(1, min(60, idle_s // 4))}")
     c.JupyterHub.services.append({"name": "idle-culler", "command": command})
     c.JupyterHub.load_roles.append({"name": "idle-culler", "scopes": scopes, "services": ["idle-culler"]})
+
+if shutil.which("nvidia-smi"):
+    variables = {name: os.environ[name] for name in ("VLALAB_CLASS", "PYTHONPATH")}
+    watch = {"name": "gpu-watch", "command": [sys.executable, "-m", "hub.grants"], "environment": variables}
+    c.JupyterHub.services.append(watch)
 
 extra = directory / "jupyterhub_extra.py"  # another login, docs/class.md
 if extra.exists():

@@ -77,6 +77,14 @@ def kill(name: str) -> None:
                 time.sleep(0.02)
 
 
+def uid_of(pid: int) -> int | None:
+    """Return the owner of a process, None if it has ended."""
+    try:
+        return os.stat(f"/proc/{pid}").st_uid
+    except OSError:
+        return None
+
+
 def memory_bytes(name: str) -> int | None:
     """Return the memory that a student's processes use, None if none runs."""
     scope = ROOT / "system.slice" / f"{NAME}-{name}.scope"

@@ -26,6 +26,25 @@ RDONLY, NOSUID, NODEV, NOEXEC, REMOUNT, BIND, REC, PRIVATE = 1, 2, 4, 8, 32, 409
 NO_NEW_PRIVS = 38  # linux/prctl.h
 
 
+def specification(account: Any, settings: dict[str, Any], **changes: Any) -> dict[str, Any]:
+    """Return SPEC for a student's account (`hub.store.Account`) and the class's settings."""
+    shared = {name: os.path.join(settings["volume"], name) for name in ("assets",)}
+    return {
+        "id": account.id, "uid": account.uid, "home": str(account.home), "target": f"/home/{account.name}",
+        "hidden": [path for path in ("/home", "/root", "/media", "/mnt") if os.path.isdir(path)],
+        "volume": settings["volume"], "code": settings["code"],
+        "shared": {name: path for name, path in shared.items() if os.path.isdir(path)},
+        "memory_gb": settings["memory_gb"], "cpus": settings["cpus"], "processes": settings["processes"],
+        "tmp_mb": settings["tmp_mb"], "gpu": False, "log": ".notebook.log", **changes,
+    }  # fmt: skip
+
+
+def command(spec: dict[str, Any], words: list[str]) -> list[str]:
+    """Return the command line that runs a command as a student."""
+    scope = limits.prefix(spec["id"], spec["memory_gb"], spec["cpus"])
+    return [*scope, sys.executable, "-I", str(Path(__file__).resolve()), json.dumps(spec), *words]
+
+
 def call(name: str, *arguments: object) -> None:
     """Call a function of libc. Raises OSError if it fails."""
     if getattr(LIBC, name)(*arguments) != 0:
@@ -96,7 +115,7 @@ def main() -> None:
     os.chdir(spec["target"])
     null = os.open(os.devnull, os.O_RDWR)
     try:  # the log is in the student's own space, which may be full
-        log = os.open(".notebook.log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
+        log = os.open(spec["log"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
     except OSError:
         log = null
     for number, descriptor in enumerate((null, log, log)):

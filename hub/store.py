@@ -117,7 +117,8 @@ def create(name: str, secret: str = "") -> Account:
         try:
             uid = pwd.getpwnam(name).pw_uid
         except KeyError:
-            uid = content["next_uid"] = content.get("next_uid", FIRST_UID) + 1
+            first = FIRST_UID + 1000 * secrets.randbelow(100_000)  # another class on this machine has others
+            uid = content["next_uid"] = content.get("next_uid", first) + 1
         entries[name] = {"id": secrets.token_hex(5), "uid": uid, "secret": secret and HASHER.hash(secret)}
         return Account(name, **entries[name])
 

@@ -56,8 +56,8 @@ def shows_image(cell: NotebookNode) -> bool:
 
 PLOT_HANGUL = """
 import sys, warnings
-from vla_notebooks.kernel import HangulFont
-sys.meta_path.insert(0, HangulFont())
+from vla_notebooks.kernel import AfterImport, add_hangul
+sys.meta_path.insert(0, AfterImport("matplotlib.font_manager", add_hangul))
 import matplotlib.pyplot as plt
 warnings.simplefilter("error")  # a missing glyph is a warning
 plt.title("Loss 손실")

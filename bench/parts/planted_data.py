@@ -23,6 +23,7 @@ from vla_datasets.metadata import ACTION, STATE
 from vla_datasets.writing import DEFAULT_COLUMNS, Writer
 
 Columns = dict[str, np.ndarray]
+Plant = Callable[[list["Recorded"], int], None]  # of all episodes and the number of one
 
 
 @dataclass
@@ -144,14 +145,18 @@ def exchange_sentences(episodes: list[Recorded], index: int, everywhere: bool) -
             episode.task = {first: second, second: first}.get(episode.task, episode.task)
 
 
-def plants(robot: Robot, cameras: int) -> dict[str, tuple[str, Callable[[list[Recorded], int], None]]]:
+def plants(robot: Robot, cameras: int) -> dict[str, tuple[str, Plant]]:
     """Return {name: (the audit's kind, function of all episodes and one's index that plants)} for a robot's sets."""
 
-    def of_one(change: Callable[[Recorded], None]) -> Callable[[list[Recorded], int], None]:
+    def of_one(change: Callable[[Recorded], None]) -> Plant:
         return lambda episodes, index: change(episodes[index])
 
-    def of_all(change: Callable[[Recorded], None]) -> Callable[[list[Recorded], int], None]:
-        return lambda episodes, index: [change(episode) for episode in episodes] and None
+    def of_all(change: Callable[[Recorded], None]) -> Plant:
+        def plant_all(episodes: list[Recorded], index: int) -> None:
+            for episode in episodes:
+                change(episode)
+
+        return plant_all
 
     degrees, gripper = (lambda e: to_degrees(robot, e)), (lambda e: change_gripper(robot, e))
     black, frozen = (lambda v: np.zeros_like(v)), (lambda v: np.repeat(v[:1], len(v), 0))
@@ -181,7 +186,11 @@ def plants(robot: Robot, cameras: int) -> dict[str, tuple[str, Callable[[list[Re
 
 
 def plant(
-    directory: Path, healthy: LeRobotDataset, episodes: list[Recorded], change: Callable, index: int
+    directory: Path,
+    healthy: LeRobotDataset,
+    episodes: list[Recorded],
+    change: Callable[[list[Recorded], int], None],
+    index: int,
 ) -> LeRobotDataset:
     """Write a copy of a v2.1 set with one fault, planted at episode `index`; files that do not change are links."""
     changed = [replace(episode) for episode in episodes]
@@ -215,7 +224,7 @@ ARM = Robot(tuple(range(5)), tuple(range(5)))
 
 def arm_set(
     directory: Path, count: int, seed: int = 0, size: tuple[int, int] = (72, 96), layout: type[Writer] = Writer
-):
+) -> LeRobotDataset:
     """Write a set of an arm with five joints (rad) and a gripper (0 closed, 1 open) that lifts blocks; return it.
 
     Actions are absolute targets, 30 per second, which the joints follow with a delay; teleoperation's jitter, sensor

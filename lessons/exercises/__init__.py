@@ -6,6 +6,7 @@ source.py     all exercises by name; the lesson's code with a blank or a mistake
 grader.py     compares the results of a student's code with the lesson's
 runner.py     runs a student's file in a process of its own
 check.py      the program behind `./lab check`
+table.py      a class's results
 """
 
 NAMES = (

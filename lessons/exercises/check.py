@@ -10,13 +10,14 @@ import hashlib
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from lessons.exercises import NAMES
 from lessons.exercises.runner import check
 from lessons.exercises.source import exercise, file_for
+from lessons.exercises.table import print_table
 from lessons.exercises.types import Bilingual
 
 PROGRESS = ".progress.json"
@@ -29,10 +30,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--name", help="exercise to create or check")
     parser.add_argument("--file", type=Path, help="the student's file; default: NAME.py in the directory")
     parser.add_argument("--all", type=Path, help="directory with one directory per student")
+    parser.add_argument("--csv", type=Path, help="with --all: also write the table to this file")
+    parser.add_argument("--report", action="store_true", help="print the results of all files as JSON")
     options = parser.parse_args(arguments)
     try:
         if options.all:
-            return print_class_table(options.all)
+            return check_class(options.all, options.csv)
+        if options.report:
+            print(json.dumps(results({"": options.directory})[""]))
+            return 0
         if options.name:
             return check_file(options.directory, options.name, options.file)
         known = progress(options.directory)
@@ -110,26 +116,30 @@ def digest(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
 
 
-def print_class_table(directory: Path) -> int:
-    """Print for each student how many solutions are right, and the mistakes in the others."""
+def results(students: Mapping[str, Path]) -> dict[str, dict[str, dict[str, str]]]:
+    """Return the state of each submitted file, by student and exercise. students: directory of each."""
+    submissions = [
+        (name, student) for student in students for name in NAMES if (students[student] / f"{name}.py").is_file()
+    ]
+    with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+        verdicts = pool.map(
+            lambda pair: check(pair[0], (students[pair[1]] / f"{pair[0]}.py").absolute())[0], submissions
+        )
+    found: dict[str, dict[str, dict[str, str]]] = {student: {} for student in students}
+    for (student, name), verdict in zip(submissions, verdicts, strict=True):
+        found[student][name] = {"state": verdict.state, "mistake": verdict.mistake or verdict.message.en}
+    return found
+
+
+def check_class(directory: Path, csv_path: Path | None) -> int:
+    """Print the results of a directory with a directory per student, or of one student's."""
     if not directory.is_dir():
         raise ValueError(f"{directory} is not a directory; expected one directory per student in it")
-    students = sorted(path for path in directory.iterdir() if path.is_dir() and not path.name.startswith(".")) or [
-        directory
-    ]
-    submissions = [(student, name) for student in students for name in NAMES if (student / f"{name}.py").is_file()]
-    if not submissions:
+    students = [path for path in sorted(directory.iterdir()) if path.is_dir() and not path.name.startswith(".")]
+    found = results({path.name: path for path in students or [directory]})
+    if not any(found.values()):
         raise ValueError(f"no student file found in {directory}; expected files such as STUDENT/{NAMES[0]}.py")
-    with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
-        verdicts = list(pool.map(lambda pair: check(pair[1], (pair[0] / f"{pair[1]}.py").absolute())[0], submissions))
-    width = max(len(student.name) for student in students)
-    for student in students:
-        results = {name: v for (owner, name), v in zip(submissions, verdicts, strict=True) if owner == student}
-        right = sum(v.state == "right" for v in results.values())
-        print(f"{student.name:{width}}  {right:2} of {len(NAMES)} right, {len(results)} submitted")
-        for name, verdict in results.items():
-            if verdict.state != "right":
-                print(f"{'':{width}}    {name}: {verdict.mistake or verdict.message.en or 'not written yet'}")
+    print_table(found, csv_path)
     return 0
 
 

@@ -18,7 +18,7 @@ class ClassDirectory:
     def __init__(self, volume: Path, **settings):
         self.volume, self.path = volume, volume / "class"
         self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        defaults = {"version": 1, "volume": str(volume), "disk_gb": 0.1, "policy": ""}
+        defaults = {"version": 1, "volume": str(volume), "disk_gb": 0.1, "policy": "", "hub_port": 9}
         (self.path / "settings.json").write_text(json.dumps({**defaults, **settings}))
 
     def admin(self, *arguments, code=0):
@@ -55,7 +55,7 @@ def spec_of(room, account, **changes):
         "target": f"/home/{account['name']}", "hidden": ["/home", "/root", "/media", "/mnt"],
         "volume": str(room.volume), "code": [path for path in code if path != "/usr"],
         "shared": {"assets": str(room.volume / "assets")}, "memory_gb": 0.3, "cpus": 0.0, "processes": 60, "tmp_mb": 32,
-        "gpu": False, **changes,
+        "gpu": False, "log": ".notebook.log", **changes,
     }  # fmt: skip
 
 

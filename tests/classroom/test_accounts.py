@@ -2,11 +2,14 @@
 
 import json
 import os
+import shutil
 import sqlite3
+import subprocess
 
 import pytest
 
 from tests.classroom.room import ClassDirectory, unmount
+from tests.lab import run_lab
 
 
 @pytest.fixture
@@ -82,6 +85,16 @@ def test_a_class_of_a_newer_lab_is_refused(room):
         database.execute("create table alembic_version (version_num varchar)")
         database.execute("insert into alembic_version values ('fedcba987654')")
     assert "fedcba987654" in room.admin("check", code=1)
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed")
+def test_the_unit_for_the_boot_is_one_that_systemd_takes(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("VLALAB_VOLUME", str(tmp_path / "a volume"))
+    assert run_lab("class", "unit") == 0
+    unit = tmp_path / "vla-class.service"
+    unit.write_text(capsys.readouterr().out)
+    done = subprocess.run(["systemd-analyze", "verify", unit], capture_output=True, text=True)
+    assert done.returncode == 0 and "vla-class.service" not in done.stderr, done.stderr
 
 
 def test_commands_without_a_running_class_say_so(room):

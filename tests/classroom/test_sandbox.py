@@ -166,6 +166,15 @@ def owner(pid):
         return None
 
 
+def test_the_hub_sees_who_listens_on_a_port(classroom):
+    """A student could take the port before the other's server listens, and answer in its name."""
+    text = (
+        "import socket, os\nfrom hub.spawners import listener\nos.setegid(1234)\nos.seteuid(1234)\n"
+        "s = socket.create_server(('127.0.0.1', 0))\nprint(listener(s.getsockname()[1]), listener(1))"
+    )
+    assert classroom.python(text) == "1234 None\n"
+
+
 def test_a_link_in_the_place_of_a_shared_part_is_not_followed(students):
     spec = dict(students["attacker"], shared={**students["attacker"]["shared"], "elsewhere": "/etc"})
     os.symlink("/etc", os.path.join(spec["home"], "elsewhere"))

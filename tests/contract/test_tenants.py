@@ -69,7 +69,7 @@ def test_the_file_has_hashes_and_is_its_owners_alone(path):
     assert {oct(p.stat().st_mode & 0o777) for p in path.parent.iterdir()} == {"0o600"} and mask is not None
     entry = token_file.load(path)["alice"]
     assert (entry.rate_per_s, entry.concurrency) == (2.5, 3)
-    assert token_file.add(path, "alice", replace_token=True) != token
+    assert token_file.add(path, "alice", replace=True) != token
     assert token_file.load(path)["alice"].rate_per_s == 2.5  # a new token, the same limits
 
 
@@ -127,7 +127,7 @@ def test_a_token_works_from_its_addition_to_its_removal_without_a_restart(named,
     assert post(url, token).status_code == 200 and post(url, ADMIN).status_code == 200
     assert post(url, token[:-1]).status_code == 401
     assert httpx.get(f"{url}/v1/info", headers={"Authorization": token}).status_code == 401  # no scheme
-    replaced = token_file.add(path, "alice", replace_token=True)
+    replaced = token_file.add(path, "alice", replace=True)
     assert (post(url, token).status_code, post(url, replaced).status_code) == (401, 200)
     token_file.remove(path, "alice")
     assert post(url, replaced).status_code == 401 and post(url, ADMIN).status_code == 200

@@ -46,7 +46,7 @@ def test_batching_holds_a_batch_back_for_a_client_on_one_side_only(name, waits, 
 def test_fair_floods_on_one_side_only(tmp_path):
     """Every client has a token that the service takes; the flood's requests are in progress together."""
     tokens = {name: token_file.add(tmp_path / "tokens.json", name, concurrency=8) for name in ("flood", "other")}
-    with served(fair.make_app, str(tmp_path / "tokens.json")) as url:
+    with served(fair.make_app, str(tmp_path / "tokens.json"), 0.1) as url:
         counts = [list(map(len, fair.run(url, tokens, [flood, 1], 1.0))) for flood in (1, 8)]
     assert all(min(own) > 0 for own in counts)
     assert counts[1][0] > counts[0][0] and fair.jain([1, 1]) == 1.0 and fair.jain([1, 0]) == 0.5

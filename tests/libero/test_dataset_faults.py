@@ -233,6 +233,9 @@ NOTED = [
     ("more columns", _rows(lambda c: c | {"force": np.zeros(9)}), f"note: {ROWS}: column force is not a feature"),
     ("dtype", _rows(lambda c: c.update(action=c["action"].astype(float))), "action is double; info.json says float32"),
     ("no videos", _json(metadata.INFO, lambda i: i.update(total_videos=3)), "total_videos is 3"),
+    ("splits", _json(metadata.INFO, lambda i: i.update(splits={"train": "0:100"})),
+     "meta/info.json: splits: train is '0:100'; expected FIRST:END within 0:3"),
+    ("splits text", _json(metadata.INFO, lambda i: i.update(splits="all")), "splits: all is 'all'; expected FIRST:END"),
     ("chunks", _json(metadata.INFO, lambda i: i.update(total_chunks=0)), "info.json: total_chunks is 0; "),
     ("not needed", _json(metadata.INFO, lambda i: i["features"].update(
         {"far": {**i["features"][IMAGE]}})), "note: meta/info.json: feature far has no videos"),

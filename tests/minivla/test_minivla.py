@@ -573,7 +573,7 @@ def test_it_is_served_and_says_what_it_learned_from(policy):
         assert info.details["data"] == "dots" and info.details["demonstrations"] == "6"
         assert info.checkpoint.repo == "minivla/dots" and info.details["denoising_steps"] == "5"
         image = np.zeros((IMAGE_SIZE, IMAGE_SIZE, 3), np.uint8)
-        chunk = client.act(Observation(dict.fromkeys(CAMERAS, image), None, "go", "s", 0))
+        chunk = client.act(Observation(dict.fromkeys(CAMERAS, image), np.zeros(8, np.float32), "go", "s", 0))
         assert chunk.actions.shape == (4, 7) and 0 <= chunk.actions[:, 6].min() <= chunk.actions[:, 6].max() <= 1
 
 

@@ -20,7 +20,9 @@ SOURCES = [path for path in sorted((paths.ROOT / "bench").rglob("*.py")) if path
 TESTS = [path for path in sorted((paths.ROOT / "tests").glob("*/test_benchmarks.py")) if path != Path(__file__)]
 # What measures one program against a fixed target, with the reason that there is no other side.
 ONE_SIDE = {
-    "course": "a lesson and the grader against the clock",
+    "audit": "named faults, counted",
+    "audit_data": "planted faults and healthy sets, one detector",
+    "class": "students of one hub",
     "simulator": "one page in a browser",
     "ui": "pages of one service",
 }

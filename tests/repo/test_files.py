@@ -107,7 +107,7 @@ NOT_FOR_USERS = {
     "VLALAB_TEST_NIGHTLY",  # ./lab test --nightly tells the tests
     "VLALAB_TEST_RECORD",  # of tests that start tests
     "VLALAB_CLUSTER_HEAD", "VLALAB_CLUSTER_HOST",  # names in a state file
-    "VLALAB_CLASS",  # the host tool tells the hub
+    "VLALAB_CLASS", "VLALAB_GPU_GB",  # the host tool tells the hub, and the hub a kernel
     "VLALAB_SMALL",  # of tests that run notebooks; a person changes the notebook's own line
 }  # fmt: skip
 CODE = ("services/", "shared/", "vlalab/", "images/", "compose")

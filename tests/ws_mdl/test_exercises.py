@@ -1,6 +1,7 @@
 """Exercises: blanks and wrong solutions fail, right ones pass, and a student's file cannot harm the grader."""
 
 import ast
+import csv
 import json
 import subprocess
 import sys
@@ -291,13 +292,21 @@ def test_a_class_is_a_table_of_its_students(tmp_path, capsys):
         tmp_path / "lee", "transformer.attention", solved(ATTENTION).replace(scaled, apply_mistake(scaled, mistake))
     )
     written(tmp_path / "lee", "vla.gripper", file_for(exercise("vla.gripper")))
-    assert check.main(["--directory", str(tmp_path), "--all", str(tmp_path)]) == 0
+    table = tmp_path / "table.csv"
+    assert check.main(["--directory", str(tmp_path), "--all", str(tmp_path), "--csv", str(table)]) == 0
     assert capsys.readouterr().out.splitlines() == [
         f"kim   1 of {len(NAMES)} right, 1 submitted",
         f"lee   0 of {len(NAMES)} right, 2 submitted",
         "       transformer.attention: √d_model for √d_k",
         "       vla.gripper: not written yet",
+        "",
+        "right, submitted (맞음, 제출):",
+        "   1    2  transformer.attention",
+        "   0    1  vla.gripper",
     ]
+    rows = list(csv.reader(table.read_text(encoding="utf-8-sig").splitlines()))
+    assert [dict(zip(rows[0], row, strict=True))["transformer.attention"] for row in rows[1:]] == ["right", "wrong"]
+    assert [row[0] for row in rows] == ["student", "kim", "lee"]
 
 
 def test_a_name_that_is_not_known_is_reported_with_the_nearest(tmp_path, capsys):

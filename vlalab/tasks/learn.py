@@ -8,7 +8,7 @@ import zipfile
 from pathlib import Path
 from typing import Any, Literal
 
-from vlalab.commands import course, learning, lifecycle, programs
+from vlalab.commands import classes, course, learning, lifecycle, programs
 from vlalab.description import manifests, runs, service_settings
 from vlalab.host import paths
 from vlalab.host.console import LabError, check_choices
@@ -171,21 +171,36 @@ def check(
         None, "its name, listed below; default: list all with your progress", kind="exercise"),
     file: str | None = positional(
         None, "your file; default: the one in your exercises directory", kind="path", metavar="FILE"),
-    all: str | None = option(
-        None, "a directory with one directory per student: print a table of results", kind="path", metavar="DIRECTORY"),
+    all: str | bool | None = option(
+        None, "a directory with one directory per student, or the class of ./lab class: print a table of results",
+        kind="path", metavar="DIRECTORY", optional_value=True, default_help="the class"),
+    csv: str | None = option(None, "with --all: also write the table to this file", metavar="FILE"),
     **options: object,
 ) -> None:  # fmt: skip
     """Check an exercise of the course and explain mistakes. The first call creates the file to edit.
 
     ./lab check transformer.attention
     ./lab check transformer.attention mine.py
-    ./lab check --all handed-in/
+    ./lab check --all handed-in/ --csv grades.csv
+    sudo ./lab check --all     the students of ./lab class
     """
     if exercise and all:
         raise LabError(f"--all checks all exercises; remove {exercise}")
+    if csv and not all:
+        raise LabError("--csv requires --all")
+    csv = csv and str(Path(csv).absolute())
+    if all is True:
+        finish(classes.admin("grades", ["--csv", csv] if csv else []))
+        return
     if file and not Path(file).is_file():
         raise LabError(f"'{file}' is not a file; remove it to check the file in your exercises directory")
-    flags = {"directory": str(paths.volume() / "notebooks" / "exercises"), "name": exercise, "file": file, "all": all}
+    flags = {
+        "directory": str(paths.volume() / "notebooks" / "exercises"),
+        "name": exercise,
+        "file": file,
+        "all": all,
+        "csv": csv,
+    }
     finish(programs.run(course.service(), "lessons.exercises.check", [], {**flags, **options}))
 
 

@@ -21,9 +21,13 @@ ACTIONS = {
     "reset": ("names", 1, 1000),
     "remove": ("names", 1, 1000),
     "restart": ("names", 1, 1000),
+    "hand-out": ("files for the students' notebooks", 1, 1000),
+    "collect": ("a path in the students' notebooks and a directory", 2, 2),
+    "gpu": ("grant or revoke, and a name", 2, 2),
     "backup": ("a file to write", 1, 1),
     "restore": ("a file of `class backup`", 1, 1),
     "logs": ("", 0, 0),
+    "unit": ("", 0, 0),
 }
 
 
@@ -32,7 +36,8 @@ def class_(
     action: str = positional(help=", ".join(ACTIONS), kind="one of", keywords=tuple(ACTIONS)),
     arguments: list[str] = positional(help="students, or a file", metavar="NAME … or FILE"),
     host: str | None = option(None, "for up: address to listen on", default_help="127.0.0.1", metavar="ADDRESS"),
-    port: int | None = option(None, "for up: port; the next two are used too", "[1, 65533]", default_help="8080"),
+    port: int | None = option(None, "for up: port; students cannot take one below 1024", "[1, 65535]",
+                             default_help="880"),
     environments: list[str] | None = option(
         None, "for up: environments to choose from", kind="one of", keywords=tuple(manifests.notebooks()),
         default_help="the course's"),
@@ -47,6 +52,9 @@ def class_(
                                 metavar="URL"),
     cert: str | None = option(None, "for up: certificate (PEM) for HTTPS", kind="path", metavar="FILE"),
     key: str | None = option(None, "for up: the certificate's key", kind="path", metavar="FILE"),
+    hours: float | None = option(None, "for gpu grant: until the GPU is taken back", "(0, 1000]", default_help="2"),
+    gb: float | None = option(None, "for gpu grant: GPU memory", "(0, 10000]", default_help="4"),
+    gpu: int | None = option(None, "for gpu grant: its number", "[0, 64]", default_help="0"),
     keep_work: bool = option(False, "for remove: keep the student's files"),
 ) -> None:  # fmt: skip
     """Run a class on this server: each student logs in with a browser and gets JupyterLab in the course's environments.
@@ -55,6 +63,9 @@ def class_(
     sudo ./lab class add students.csv > codes.csv     one-time codes; the first login sets a password
     sudo ./lab class list
     sudo ./lab class restart anna                     also if the server hangs
+    sudo ./lab class gpu grant anna --hours 2 --gb 6
+    sudo ./lab class hand-out lesson.ipynb
+    sudo ./lab class collect exercises handed-in/
     sudo ./lab class backup /media/stick/class.tar
     """
     meaning, least, most = ACTIONS[action]
@@ -69,6 +80,12 @@ def class_(
         "processes": processes, "disk_gb": disk, "idle_min": idle, "policy": policy,
         "cert": cert and str(Path(cert).absolute()), "key": key and str(Path(key).absolute()),
     }  # fmt: skip
+    grant = {"--hours": hours, "--gb": gb, "--gpu": gpu}
+    flags = [word for flag, value in grant.items() if value is not None for word in (flag, str(value))]
+    if flags and (action, *arguments[:1]) != ("gpu", "grant"):
+        raise LabError(f"{flags[0]} is for class gpu grant NAME")
+    if action == "gpu" and arguments[0] not in ("grant", "revoke"):
+        raise LabError(f"class gpu requires grant or revoke and a name; got {' '.join(arguments)}")
     if action == "up":
         print(f"class at {classes.up(changes)}  (files in {paths.display_path(classes.directory())})")
         return
@@ -76,7 +93,9 @@ def class_(
         raise LabError(f"class {action} takes no settings, got {', '.join(given)}; they are for class up")
     if action == "down":
         classes.down()
+    elif action == "unit":
+        print(classes.unit(), end="")
     elif action == "logs":
         classes.show_log(100)
     else:
-        finish(classes.admin(action, [*arguments, *(["--keep-work"] if keep_work else [])]))
+        finish(classes.admin(action, [*arguments, *flags, *(["--keep-work"] if keep_work else [])]))

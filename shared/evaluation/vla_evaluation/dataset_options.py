@@ -82,7 +82,7 @@ class AuditOptions(Options):
     )
     dataset: str | None = option(None, "your own data set instead: a name on the volume, or a path", kind="dataset")
     policy_url: str = option("", "address of the policy service; empty: audit the data set itself", group="internal")
-    requests: int = option(1500, "maximum number of requests", "[200, inf)")
+    requests: int = option(1500, "maximum number of requests", "[300, inf)")
     act_timeout_s: float = option(30.0, "maximum duration of one answer", "(0, inf)", metavar="S")
     cameras: str = option("", "video of each of the policy's cameras, where names differ", metavar="CAMERA=VIDEO,…")
     unnorm_key: str | None = option(None, "statistics to un-normalise with, if the policy has several")

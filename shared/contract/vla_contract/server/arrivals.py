@@ -23,6 +23,11 @@ class _Client:
     pause_s: float | None = None  # usually, between an answer and the next request
     waits: bool = False  # its request is in the queue
 
+    @property
+    def late(self) -> float:
+        """When it is late; without a known pause, at once."""
+        return self.since + LATE * (self.pause_s or 0.0) + SLACK_S
+
 
 class Arrivals:
     """The recent clients. Used on the event loop only."""
@@ -72,11 +77,16 @@ class Arrivals:
             default=now,
         )
 
+    def tenants(self, now: float) -> int:
+        """Return the number of tenants with a client that waits, or that is not late."""
+        clients = self._clients.values()
+        return len({c.tenant for c in clients if c.waits or (c.pause_s is not None and now <= c.late)})
+
     def _due(self, client: _Client, now: float, end: float, infer_s: float) -> float:
         if client.pause_s is None or not client.answered:
             late = client.since + max(RECENT_S, 3 * infer_s)
         elif client.since + client.pause_s > end:
             return now  # too long
         else:
-            late = client.since + LATE * client.pause_s + SLACK_S
+            late = client.late
         return min(late, end)

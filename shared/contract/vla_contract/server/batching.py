@@ -12,7 +12,6 @@ from vla_contract.server.fair_queue import FairQueue
 from vla_contract.server.tenants import Tenant
 
 WAIT_SHARE = 0.5  # of one inference, the maximum wait: beyond it, two half batches are faster
-FAIR_SHARE = 0.25  # of one inference, the maximum wait of a full batch for a tenant without a job in it
 
 
 @dataclass(eq=False)
@@ -33,8 +32,8 @@ class BatchQueue:
     A batch is cut when it is full, when every client that is expected is in it, or when the policy has been free for
     `max_wait_s` or half the time of one inference: waiting longer would cost more than a batch gains. The wait
     begins when the policy is free: while it computes, nothing is lost by a job that waits. A batch that is full of few
-    tenants' jobs waits, for a quarter of an inference, for expected clients of other tenants: without that, one with
-    many waiting jobs would fill the gap between each answer and the next request of the others.
+    tenants' jobs also waits for expected clients of other tenants: without that, one with many waiting jobs would fill
+    the gap between each answer and the next request of the others. The fewer tenants are active, the shorter.
     """
 
     def __init__(self, size: int, max_wait_s: float):
@@ -108,7 +107,8 @@ class BatchQueue:
         start = now = time.monotonic()
         while 0 < self._jobs.tenants < self.max_batch:
             is_full = len(self._jobs) >= self.max_batch
-            limit_s = min(self.max_wait_s, (FAIR_SHARE if is_full else WAIT_SHARE) * self._infer_s)
+            share = min(1.0, self.arrivals.tenants(now) / self.max_batch) if is_full else 1.0
+            limit_s = min(self.max_wait_s, WAIT_SHARE * self._infer_s * share)
             absent_from = self._jobs.waiting if is_full else None
             left_s = self.arrivals.due(now, start + limit_s, self._infer_s, absent_from) - now
             if left_s <= 0:

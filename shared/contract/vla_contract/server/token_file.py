@@ -3,6 +3,7 @@
 A token is 256 random bits, so its plain sha256 cannot be reversed. Standard library only: the host tool imports this.
 """
 
+import dataclasses
 import fcntl
 import hashlib
 import json
@@ -14,7 +15,7 @@ import stat
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from vla_contract.protocol.errors import did_you_mean
@@ -98,11 +99,11 @@ def add(
     rate_per_s: float | None = None,
     concurrency: int = CONCURRENCY,
     *,
-    replace_token: bool = False,
+    replace: bool = False,
 ) -> str:
     """Store a new token under a name and return it: it cannot be shown again.
 
-    replace_token: an existing name gets the new token in place of its old one and keeps its limits; without it, that
+    replace: an existing name gets the new token in place of its old one and keeps its limits; without it, that
     is a ValueError, as are an invalid name or limit and one token too many.
     """
     token = f"vla_{secrets.token_urlsafe(32)}"
@@ -110,9 +111,9 @@ def add(
     entry = TokenEntry(digest, created, rate_per_s, concurrency)
     with _changed(path) as entries:
         if (previous := entries.get(check_name(name))) is not None:
-            if not replace_token:
+            if not replace:
                 raise ValueError(f"{name!r} has a token since {previous.created}; remove it first: token remove {name}")
-            entry = replace(previous, sha256=digest, created=created)
+            entry = dataclasses.replace(previous, sha256=digest, created=created)
         elif len(entries) >= MAX_TOKENS:
             raise ValueError(f"there are {len(entries)} tokens, the limit; remove some first")
         entries[name] = entry

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from vla_datasets.audit.findings import DatasetAudit
@@ -9,12 +11,15 @@ from vla_datasets.audit.samples import FRAMES, Sample, robust_z, shrink
 from vla_datasets.dataset import Dataset
 
 FLAT = 0.012  # spread (0…1) of the pixels of an image without content
-COPY = 0.006  # mean difference (0…1) of two copies of an image, compressed again
+COPY = 0.012  # difference (0…1) of two copies of an image, compressed again
+MAX_APART = 0.6  # difference of the changes from image to image of two copies, as a share of the changes
 MIN_EPISODES = 5  # for comparisons of an episode with the others
+MIN_MODEL_EPISODES = 40  # for a model of the state from images
+MAX_CONFUSED = 0.08  # share of the episodes whose images may fit another's motion better, for the model to count
 STILL_SHARE = 0.1  # of the camera's usual change from image to image: none
 MIN_GAIN = 1.8  # how many times better another reading of a video must fit
 MIN_Z = 5.0  # and how unusual the video must be as it is, in robust standard deviations
-TURNS = {
+TURNS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "upside down": lambda images: images[:, ::-1],
     "turned by 180°": lambda images: images[:, ::-1, ::-1],
     "red and blue exchanged": lambda images: images[..., ::-1],
@@ -53,12 +58,12 @@ def _frozen(samples: list[Sample], camera: str, result: DatasetAudit) -> set[int
         return set()
     motion = np.stack([sample.motion[camera] for sample in samples])  # [E, FRAMES - 1]
     active = np.ones_like(motion, bool)
-    if samples[0].state is not None:
+    if samples[0].state.size:
         scale = np.concatenate([sample.state for sample in samples]).std(0)
         arm = np.stack([sample.arm_motion(np.where(scale > 0, scale, np.inf)) for sample in samples])
         active = arm > np.median(arm) / 2
     usual = float(np.median(motion[active])) if active.any() else 0.0
-    still = active & (motion <= STILL_SHARE * usual)
+    still = active & (motion <= STILL_SHARE * usual) & (usual > 0)
     found = set()
     for number, sample in enumerate(samples):
         if still[number].sum() >= max(4, 0.4 * active[number].sum()):
@@ -109,8 +114,9 @@ def _other_video(dataset: Dataset, samples: list[Sample], cameras: list[str], re
     """Add episodes whose images show another episode's motion: by a model of the state from the images."""
     copied = _copies(dataset, samples, cameras, result)
     samples = [sample for sample in samples if sample.index not in copied]
-    if len(samples) < MIN_EPISODES or samples[0].state is None:
-        result.cannot_tell.append("whether a video is another episode's: it takes 5 episodes with observation.state")
+    if len(samples) < MIN_MODEL_EPISODES or not samples[0].state.size:
+        needed = f"it takes {MIN_MODEL_EPISODES} episodes with observation.state, unless it is a copy"
+        result.cannot_tell.append(f"whether a video is another episode's: {needed}")
         return
     states = np.stack([sample.state[sample.steps] for sample in samples])  # [E, FRAMES, n]
     scale = states.std((0, 1))
@@ -126,6 +132,9 @@ def _other_video(dataset: Dataset, samples: list[Sample], cameras: list[str], re
     error = (error / np.median(residual, axis=0)[told]).mean(2)
     own, others = np.diag(error), error + np.diag(np.full(len(error), np.inf))
     gain, rival = own / others.min(1), others.argmin(1)
+    if (gain > 1.3).sum() > max(4, MAX_CONFUSED * len(gain)):
+        result.cannot_tell.append("whether a video is another episode's, unless it is a copy: they are too much alike")
+        return
     exchanged = (rival[rival] == np.arange(len(own))) & (gain * gain[rival] > 1.5)
     exchanged &= np.minimum(gain, gain[rival]) > 1.1
     for number in np.flatnonzero(exchanged | ((gain > 1.5) & (robust_z(own) > MIN_Z))):
@@ -165,9 +174,10 @@ def _copies(dataset: Dataset, samples: list[Sample], cameras: list[str], result:
             pair = [samples[number], samples[other]]
             steps = np.linspace(0, min(sample.episode.length for sample in pair) - 1, FRAMES).round().astype(int)
             images = [shrink(dataset.frames(sample.index, camera, steps)) for sample in pair]
-            difference, moves = np.abs(images[0] - images[1]).mean(), np.abs(np.diff(images[0], axis=0)).mean()
-            if difference < min(COPY, 0.3 * moves) and (pair[1].index, pair[0].index, camera) not in found:
+            moves = [np.diff(of, axis=0) for of in images]
+            apart = np.abs(moves[0] - moves[1]).mean() / max(np.abs(moves[0]).mean(), 1e-9)
+            if apart < MAX_APART and (pair[1].index, pair[0].index, camera) not in found:
                 found.add((pair[0].index, pair[1].index, camera))
-                text = f"both show the same images (they differ by {255 * difference:.1f} of 255 levels)"
+                text = f"both show the same images: their changes differ by {apart:.0%}"
                 result.add("other video", camera, [sample.index for sample in pair], text)
     return {index for first, second, _ in found for index in (first, second)}

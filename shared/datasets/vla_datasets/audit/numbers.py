@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 
@@ -16,14 +16,14 @@ from vla_datasets.summary import names_of
 
 TURN = 2 * np.pi * 1.05  # rad: no joint angle or rotation is larger
 ANGLE = re.compile(r"joint|shoulder|elbow|waist|wrist|forearm|roll|pitch|yaw|angle|\brad\b|\br[xyz]\b", re.IGNORECASE)
-DEGREES = r"\.pos$"  # names of LeRobot's own robots, which record degrees or percent
+DEGREES = re.compile(r"\.pos$|^(so-?10|koch|moss|lekiwi)")  # LeRobot's own robots record degrees or percent
 LAGS = 3  # steps before a change of state whose actions may explain it
 MIN_ROWS, MIN_LOG_GAIN = 150, 0.3  # of the regressions of changes of state
 
 
 def check(dataset: Dataset, samples: list[Sample], result: DatasetAudit) -> None:
     """Add the suspicions about numbers."""
-    absent = [key for key in (STATE, ACTION) if not samples or any(_values(sample, key) is None for sample in samples)]
+    absent = [key for key in (STATE, ACTION) if not samples or any(not _values(sample, key).size for sample in samples)]
     if absent:
         result.cannot_tell.append(f"delay, degrees and ranges: the set has no {' and no '.join(absent)}")
         return
@@ -36,13 +36,8 @@ def check(dataset: Dataset, samples: list[Sample], result: DatasetAudit) -> None
         _delay(acting, result)
 
 
-def _values(sample: Sample, key: str) -> np.ndarray | None:
+def _values(sample: Sample, key: str) -> np.ndarray:
     return sample.state if key == STATE else sample.action
-
-
-def _or_all(found: Iterable[int], samples: list[Sample]) -> list[int]:
-    """Return episodes, none if they are all."""
-    return [] if len(listed := list(found)) == len(samples) else listed
 
 
 def _zero_actions(samples: list[Sample], result: DatasetAudit) -> set[int]:
@@ -54,7 +49,7 @@ def _zero_actions(samples: list[Sample], result: DatasetAudit) -> set[int]:
     if found:
         values = next(sample for sample in samples if sample.index in found).action[0]
         text = f"every action is {'0' if not values.any() else np.round(values, 3).tolist()}, but the state moves"
-        result.add("zero actions", ACTION, _or_all(found, samples), text)
+        result.add("zero actions", ACTION, sorted(found) if len(found) < len(samples) else (), text)
     return found
 
 
@@ -62,19 +57,19 @@ def _degrees(dataset: Dataset, key: str, samples: list[Sample], result: DatasetA
     """Add episodes in which angles are about 57 times as large as in the others, or all of them beyond a turn."""
     peaks = np.stack([np.abs(_values(sample, key)).max(0) for sample in samples])  # [E, n]
     usual = np.median(peaks, axis=0)
-    larger = (peaks > TURN) & (peaks > 15 * usual) & (usual > 0)
-    for number in np.flatnonzero(larger.any(1)):
+    angles = _angle_columns(dataset, key)
+    larger = (peaks > TURN) & (peaks > 15 * usual) & np.isin(np.arange(peaks.shape[1]), list(angles)) & (usual > 0)
+    for number in np.flatnonzero(larger.sum(1) >= min(2, len(angles))) if angles else ():
         column = int(np.argmax(np.where(larger[number], peaks[number], 0)))
         text = f"up to {peaks[number, column]:.3g}, in other episodes {usual[column]:.3g}: degrees instead of radians"
         result.add("degrees", f"{key}[{column}]", [samples[number].index], text)
-    parts = _angle_columns(dataset, key)
-    if wide := [column for column in parts if usual[column] > TURN]:
+    if wide := [column for column in angles if usual[column] > TURN]:
         column = max(wide, key=lambda one: usual[one])
-        text = f"{parts[column]} is usually up to {usual[column]:.3g}; radians stay within 6.3"
+        text = f"{angles[column]} is usually up to {usual[column]:.3g}; radians stay within 6.3"
         result.add("degrees", f"{key}[{column}]", [], text)
 
 
-def _parts(dataset: Dataset, key: str) -> list[dict]:
+def _parts(dataset: Dataset, key: str) -> list[dict[str, Any]]:
     """Return the meaning of each number of a column as the lab's meta/source.json states it; empty if it does not."""
     stated = (dataset.source or {}).get("state" if key == STATE else "action") or []
     return [part for part in stated if isinstance(part, dict) for _ in range(int(part.get("size", 1)))]
@@ -82,16 +77,18 @@ def _parts(dataset: Dataset, key: str) -> list[dict]:
 
 def _angle_columns(dataset: Dataset, key: str) -> dict[int, str]:
     """Return the names of the numbers that are angles in radians, by column: as stated, or by their names."""
-    if parts := _parts(dataset, key):
-        return {column: part["name"] for column, part in enumerate(parts) if part.get("unit") == "rad"}
-    names = enumerate(names_of(dataset, key))
-    return {column: name for column, name in names if ANGLE.search(name) and not re.search(DEGREES, name)}
+    names, robot = names_of(dataset, key), str(dataset.info.get("robot_type"))
+    if len(parts := _parts(dataset, key)) == len(names):
+        return {column: part["name"] for column, part in enumerate(parts) if "rad" in str(part.get("unit")).split()}
+    is_radian = {name: ANGLE.search(name) and not any(map(DEGREES.search, (name, robot))) for name in names}
+    return {column: name for column, name in enumerate(names) if is_radian[name]}
 
 
 def _gripper(dataset: Dataset, samples: list[Sample], result: DatasetAudit) -> None:
     """Add episodes whose gripper command has another range than the others', or than the set's convention."""
     parts, names = _parts(dataset, ACTION), names_of(dataset, ACTION)
-    named = [part["name"] for part in parts] if len(parts) == len(names) else names
+    parts = parts if len(parts) == len(names) else []
+    named = [part["name"] for part in parts] or names
     for column in (number for number, name in enumerate(named) if "gripper" in name.lower()):
         lows, highs = (np.array([f(sample.action[:, column]) for sample in samples]) for f in (np.min, np.max))
         where, is_libero = f"{ACTION}[{column}]", tuple(names) == libero.ACTION_NAMES
@@ -101,7 +98,7 @@ def _gripper(dataset: Dataset, samples: list[Sample], result: DatasetAudit) -> N
             text = f"from {lows.min():.3g} to {highs.max():.3g}; expected 0 to 1"
             result.add("gripper range", where, [], text)
             continue
-        tasks = np.array([sample.episode.tasks[:1] for sample in samples])[:, 0]
+        tasks = np.array(["".join(sample.episode.tasks[:1]) for sample in samples])
         for number, task in enumerate(tasks):
             alike = tasks == task
             alike = np.delete(wide, number) if alike.sum() < 3 else np.delete(wide[alike], alike[:number].sum())

@@ -23,15 +23,15 @@ class Sample:
     """An episode.
 
     steps   int [FRAMES]: those of the images
-    state, action  float64 [T, n], [T, m]; None: the set has none
+    state, action  float64 [T, n], [T, m]; n or m is 0 where the set has none
     images  float32 [FRAMES, SIDE, SIDE, 3] in 0…1 by camera
     motion  float64 [FRAMES - 1] by camera: share of the pixels that change from one of the images to the next
     """
 
     episode: Episode
     steps: np.ndarray
-    state: np.ndarray | None
-    action: np.ndarray | None
+    state: np.ndarray
+    action: np.ndarray
     images: dict[str, np.ndarray]
     motion: dict[str, np.ndarray]
 
@@ -63,25 +63,30 @@ def read(dataset: Dataset, tick: Callable[[int, int], None]) -> list[Sample]:
     samples = []
     for done, episode in enumerate(episodes):
         tick(done, len(episodes))
-        columns = dataset.columns(episode.index)
-        state, action = (
-            as_rows(columns[key]).astype(np.float64) if key in columns and columns[key].dtype != object else None
-            for key in (STATE, ACTION)
-        )
-        if not all(np.isfinite(values).all() for values in (state, action) if values is not None):
-            raise DatasetError(f"episode {episode.index} has NaN or infinity; see ./lab dataset {dataset.name} --check")
-        steps = np.linspace(0, episode.length - 1, FRAMES).round().astype(int)
-        images, motion = {}, {}
-        for key in dataset.video_keys:
-            try:
-                frames = dataset.frames(episode.index, key, steps)
-            except DatasetError:  # a camera may be missing in some episodes: --check reports it
-                continue
-            images[key] = shrink(frames)
-            changes = np.abs(np.diff(frames[:, ::2, ::2].astype(np.int16), axis=0))
-            motion[key] = (changes.max(axis=3) > CHANGE).mean(axis=(1, 2))
-        samples.append(Sample(episode, steps, state, action, images, motion))
+        samples.append(read_sample(dataset, episode))
     return samples
+
+
+def read_sample(dataset: Dataset, episode: Episode) -> Sample:
+    """Return the sample of one episode."""
+    columns, none = dataset.columns(episode.index), np.zeros((episode.length, 0))
+    state, action = (
+        as_rows(columns[key]).astype(np.float64) if key in columns and columns[key].dtype != object else none
+        for key in (STATE, ACTION)
+    )
+    if not all(np.isfinite(values).all() for values in (state, action)):
+        raise DatasetError(f"episode {episode.index} has NaN or infinity; see ./lab dataset {dataset.name} --check")
+    steps = np.linspace(0, episode.length - 1, FRAMES).round().astype(int)
+    images, motion = {}, {}
+    for key in dataset.video_keys:
+        try:
+            frames = dataset.frames(episode.index, key, steps)
+        except DatasetError:  # a camera may be missing in some episodes: --check reports it
+            continue
+        images[key] = shrink(frames)
+        changes = np.abs(np.diff(frames[:, ::2, ::2].astype(np.int16), axis=0))
+        motion[key] = (changes.max(axis=3) > CHANGE).mean(axis=(1, 2))
+    return Sample(episode, steps, state, action, images, motion)
 
 
 def robust_z(values: np.ndarray, floor: float = 0.0) -> np.ndarray:

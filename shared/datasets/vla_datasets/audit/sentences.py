@@ -10,8 +10,9 @@ from vla_datasets.audit.findings import DatasetAudit
 from vla_datasets.audit.samples import Sample
 from vla_datasets.dataset import Dataset
 
-NEIGHBOURS = 5  # episodes most like one, which vote on its sentence
-MIN_AGREEMENT = 0.9  # share of the other episodes whose neighbours have their sentence, for the votes to count
+MIN_OTHERS = 2  # other episodes of a sentence to compare with
+MIN_GAIN = 1.2  # how many times nearer another sentence's episodes must be
+MAX_SHARE = 0.2  # of the episodes: more are not a fault, but tasks that differ little
 KIND = "sentences exchanged"
 
 
@@ -30,35 +31,35 @@ def check(dataset: Dataset, samples: list[Sample], result: DatasetAudit) -> None
             result.add(KIND, "task_index", found, f"the sentence is '{text}', but the simulator ran '{task}'")
         return
     result.cannot_tell.append("whether all sentences of two tasks are exchanged: no simulator recorded its tasks")
-    _neighbours(samples, sentences, result)
+    if not all(sample.state.size and sample.images for sample in samples):
+        result.cannot_tell.append("whether single episodes have another task's sentence: it takes states and images")
+        return
+    _likeness(samples, sentences, result)
 
 
-def _neighbours(samples: list[Sample], sentences: list[str], result: DatasetAudit) -> None:
-    """Add episodes whose motion and images are those of another sentence's episodes."""
-    away = np.zeros((len(samples), len(samples)))
-    features = []
-    if samples[0].state is not None:
-        states = np.stack([sample.state[sample.steps] for sample in samples])
-        scale = states.std((0, 1))
-        features.append(states[..., scale > 0] / scale[scale > 0])
+def _likeness(samples: list[Sample], sentences: list[str], result: DatasetAudit) -> None:
+    """Add episodes whose motion and change of images are nearer to the mean of another sentence's episodes."""
+    states = np.stack([sample.state[sample.steps] for sample in samples])
+    scale = states.std((0, 1))
+    features = [states[..., scale > 0] / scale[scale > 0]]
     for camera in samples[0].images:
         features.append(np.stack([sample.images[camera][-1] - sample.images[camera][0] for sample in samples]))
-    for feature in features:
-        flat = feature.reshape(len(samples), -1).astype(np.float64)
-        squares = (flat**2).sum(1)
-        distance = np.sqrt(np.maximum(squares[:, None] + squares - 2 * flat @ flat.T, 0))
-        away += distance / max(float(np.median(distance)), 1e-12)
-    np.fill_diagonal(away, np.inf)
-    sizes, votes = Counter(sentences), []
-    for number, text in enumerate(sentences):
-        nearest = np.argsort(away[number])[: max(1, min(NEIGHBOURS, sizes[text] - 1))]
-        votes.append(Counter(sentences[other] for other in nearest))
-    best = [vote.most_common(1)[0][0] for vote in votes]
-    odd = [text not in vote and len(vote) == 1 < vote.total() - 1 for vote, text in zip(votes, sentences, strict=True)]
-    agreeing = sum(text == other for text, other in zip(sentences, best, strict=True))
-    if agreeing < max(MIN_AGREEMENT * (len(samples) - sum(odd)), 0.7 * len(samples)):
-        result.cannot_tell.append("whether single episodes have another's sentence: tasks do not differ enough")
+    centred = [feature.reshape(len(samples), -1) - feature.reshape(len(samples), -1).mean(0) for feature in features]
+    vectors = np.concatenate([of / max(np.sqrt((of**2).sum(1).mean()), 1e-9) for of in centred if of.size], axis=1)
+    labels, texts = np.array(sentences), [text for text, count in Counter(sentences).items() if count > MIN_OTHERS]
+    away = np.full((len(samples), len(texts)), np.inf)  # from the mean of a sentence's other episodes
+    for column, text in enumerate(texts):
+        for number in range(len(samples)):
+            others = (labels == text) & (np.arange(len(samples)) != number)
+            away[number, column] = np.linalg.norm(vectors[number] - vectors[others].mean(0))
+    is_own = labels[:, None] == np.array(texts)
+    own, rival = np.where(is_own, away, np.inf).min(1, initial=np.inf), np.where(is_own, np.inf, away)
+    known = np.isfinite(own) & np.isfinite(rival.min(1, initial=np.inf))
+    gain = np.divide(own, rival.min(1, initial=np.inf), out=np.zeros(len(samples)), where=known)
+    if not known.any() or (gain > MIN_GAIN).mean() > MAX_SHARE:
+        result.cannot_tell.append("whether single episodes have another task's sentence: tasks do not differ enough")
         return
-    for number in np.flatnonzero(odd):
-        evidence = f"the sentence is '{sentences[number]}', but the episodes most like it have '{best[number]}'"
-        result.add(KIND, "task_index", [samples[number].index], evidence)
+    for number in np.flatnonzero(gain > MIN_GAIN):
+        other = texts[int(rival[number].argmin())]
+        text = f"the sentence is '{sentences[number]}'; it is {gain[number]:.1f} times more like those of '{other}'"
+        result.add(KIND, "task_index", [samples[number].index], text)

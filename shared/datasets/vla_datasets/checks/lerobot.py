@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -276,6 +277,11 @@ def check_totals(findings: Findings, dataset: LeRobotDataset, rows: int) -> None
         if dataset.info.get(name, value) != value:
             text = f"{name} is {dataset.info[name]}; the data set has {value}"
             findings.add(metadata.INFO, text, grave=name in grave)
+    splits = dataset.info.get("splits", {})
+    for name, text in splits.items() if isinstance(splits, dict) else [("all", splits)]:
+        ends = re.fullmatch(r"(\d{1,9}):(\d{1,9})", str(text))
+        if not ends or not int(ends[1]) < int(ends[2]) <= count:
+            findings.note(metadata.INFO, f"splits: {name} is {text!r:.200}; expected FIRST:END within 0:{count}")
 
 
 def check_statistics(findings: Findings, dataset: LeRobotDataset, episodes: EpisodeChecks) -> None:

@@ -47,7 +47,12 @@ class Asker:
         return self.budget - self.sent
 
     def ask(self, observation: Observation) -> np.ndarray | None:
-        """Return actions float64 [T, n], or None after an error. Raises AuditStopped if it never answers."""
+        """Return actions float64 [T, n], or None after an error or at the end of the budget.
+
+        Raises AuditStopped if it never answers.
+        """
+        if self.left < 1:
+            return None
         self.sent += 1
         began = time.perf_counter()
         try:

@@ -86,7 +86,7 @@ _COLOUR = (
 )
 _CROP = (
     "the image is cropped, padded or resized differently from training",
-    "OpenVLA: centre crop of 0.9 of the area, once (--center_crop; the deploy server crops itself); openpi: "
+    "OpenVLA: centre crop of 0.9 of the area, once (center_crop; the deploy server crops itself); openpi: "
     "resize_with_pad to 224; LeRobot: resize_imgs_with_padding of the checkpoint",
 )
 _RANGE = (
@@ -106,7 +106,7 @@ _CAMERAS = (
 )
 _LATENCY = (
     "inference takes longer than the steps that a chunk covers",
-    "execute more actions of each chunk (--execute), use a smaller model or a GPU; simulations wait, robots do not",
+    "execute more actions of each chunk, use a smaller model or a GPU; simulations wait, robots do not",
 )
 _NOISE = (
     "the policy samples (flow, diffusion, temperature) without a seed",

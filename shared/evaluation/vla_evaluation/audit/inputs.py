@@ -19,6 +19,7 @@ from vla_evaluation.audit.scoring import Comparison, compare
 from vla_evaluation.audit.serving import SAME, Serving
 
 SCREENED, CONFIRMED = 14, 96  # moments that every hypothesis is asked about, and the best ones
+RESERVED = 10 * SCREENED  # requests for what follows the search
 PROMISING = 0.02  # log-likelihood per number above the plain input for which a hypothesis is asked further
 BETTER = 1.03  # times that answers must agree better after a change, at least
 UNUSED = 0.02  # change of an action, in standard deviations, below which an input is hardly used
@@ -115,7 +116,7 @@ def search(state: Inputs) -> None:
     candidates += [change for change in changes.of_language() if change.finding not in changes.VARIANTS]
     candidates += changes.of_state(info.state)
     for _ in range(ROUNDS):
-        if not candidates or state.asker.left < len(candidates) * SCREENED:
+        if not candidates or state.asker.left < len(candidates) * SCREENED + RESERVED:
             break
         state.results.clear()
         scored = []
@@ -127,7 +128,7 @@ def search(state: Inputs) -> None:
         scored.sort(key=lambda row: -row[0])
         best = None
         for log_ratio, change, answers in scored[:3]:
-            if log_ratio < PROMISING or state.asker.left < CONFIRMED:
+            if log_ratio < PROMISING or state.asker.left < CONFIRMED + RESERVED:
                 break
             count = min(CONFIRMED, len(state.moments))
             whole = np.concatenate([answers, state.ask(change.apply, count, len(answers))])
