@@ -308,7 +308,7 @@ FAULTS = [
     Fault("last action repeated", ("chunk too long",), do=too_long, info=doubled),
     Fault("chunk longer than trained", ("chunk too long",), do=garbage_tail, info=doubled),
     Fault("constant output", ("constant output",), do=lambda w, s, a: 0 * a + 0.1),
-    Fault("NaN in rare cases", ("NaN",), do=sometimes_nan),
+    Fault("NaN in rare cases", ("NaN", "errors"), do=sometimes_nan),
     Fault("sessions leak", ("sessions leak",), do=leaking),
     Fault("session keeps answers", ("keeps state between requests of a session",), do=leaking_within),
     Fault("not deterministic", ("not deterministic",), do=noisy),

@@ -87,7 +87,7 @@ def test_a_healthy_policy_passes_on_the_command_line(volume, monkeypatch, capsys
         code = main(["--dataset", "cubes", "--policy-url", service.url, "--json", "--requests", "900"])
     printed = json.loads(capsys.readouterr().out)
     assert (code, printed["wrong"]) == (0, [])
-    assert {"fine", "not applicable"} >= {verdict["verdict"] for verdict in printed["verdicts"]}
+    assert [verdict["verdict"] for verdict in printed["verdicts"]].count("fine") > 15
     assert printed["requests"] <= 900
     page = (volume / "logs/audit/cubes-looking/audit.html").read_text()
     assert "nothing wrong was found" in page and page.count("data:image/png") > 3

@@ -190,7 +190,7 @@ ADVICE: Mapping[str, tuple[str, str]] = {
     "scaled": _SCALE,
     "statistics of other data": _SCALE,
     "NaN": ("numbers overflow, often in fp16", "use bf16 or fp32, and clamp before un-normalising"),
-    "errors": ("some observations are refused", "read the policy's log for the message"),
+    "errors": ("some observations are refused, or give NaN", "read the policy's log for the message"),
     "not deterministic": _NOISE,
     "sessions leak": _HISTORY,
     "keeps state": _HISTORY,

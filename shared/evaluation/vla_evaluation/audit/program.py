@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import io
 import json
 import sys
@@ -18,6 +17,7 @@ from rich.markup import escape
 from vla_common import entrypoint
 from vla_common.volume import Volume, display_path
 from vla_contract import PolicyClient, PolicyInfo
+from vla_datasets import audit as data_audit
 from vla_datasets.loader import find, open_dataset
 from vla_evaluation.agreement import choose_profile, choose_unnorm_key
 from vla_evaluation.audit.recorded import RecordedEpisodes
@@ -78,7 +78,7 @@ def main(benchmark: Benchmark, cameras: Mapping[str, str], arguments: Sequence[s
 
 def of_dataset(options: AuditOptions) -> int:
     """Print what a data set's own numbers and frames make suspicious; suspicions are no faults, so return 0."""
-    result = importlib.import_module("vla_datasets.audit").audit(find(options.dataset or ""))
+    result = data_audit.audit(find(options.dataset or ""))
     say(json.dumps(result.to_dict(), indent=1) if options.json else "\n".join(result.lines()))
     return 0
 
