@@ -81,7 +81,7 @@ class SandboxSpawner(LocalProcessSpawner):  # type: ignore[misc]  # jupyterhub i
         }  # fmt: skip
         volume = Path(settings["volume"])
         if settings["policy"]:
-            token = token_file.add(token_file.path_on(volume), self.user.name, replace_token=True)
+            token = token_file.add(token_file.path_on(volume), self.user.name, replace=True)
             variables |= {"VLALAB_NOTEBOOK_POLICY": settings["policy"], "VLALAB_TOKEN": token}
         if (volume / "assets" / "libero").is_dir():
             variables["VLALAB_LIBERO_ASSETS"] = f"{home}/assets/libero"
