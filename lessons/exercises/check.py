@@ -126,7 +126,7 @@ def results(students: Mapping[str, Path]) -> dict[str, dict[str, dict[str, str]]
             lambda pair: check(pair[0], (students[pair[1]] / f"{pair[0]}.py").absolute())[0], submissions
         )
     found: dict[str, dict[str, dict[str, str]]] = {student: {} for student in students}
-    for (student, name), verdict in zip(submissions, verdicts, strict=True):
+    for (name, student), verdict in zip(submissions, verdicts, strict=True):
         found[student][name] = {"state": verdict.state, "mistake": verdict.mistake or verdict.message.en}
     return found
 
