@@ -214,7 +214,7 @@ def test_a_running_cell_survives_a_killed_hub_and_proxy(room):
         os.kill(before, signal.SIGKILL)
         until(lambda name=name, before=before: room.process(name) not in (before, None))
         until(lambda size=size: count.stat().st_size > size + 10)
-    ask = "fetch('/user/ben/api/status').then(a => a.status, e => 0)"
+    ask = "fetch('/user/ben/api/status', {signal: AbortSignal.timeout(5000)}).then(a => a.status, e => 0)"
     until(lambda: room.browsers["ben"].js(ask) == 200)
     assert room.lab("list").count("ready") == 3
     size = count.stat().st_size
