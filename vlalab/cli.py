@@ -138,7 +138,7 @@ def description(task: LabTask) -> str:
 
 
 def task_list(groups: Mapping[str, Sequence[LabTask]]) -> str:
-    """Return all tasks and their short descriptions by group, in two columns if they fit, so 24 rows show all."""
+    """Return all tasks and their short descriptions by group, in two columns if they fit, so 25 rows show all."""
     tasks = [task for group in groups.values() for task in group]
     title, name, short = (max(map(len, texts)) for texts in (groups, TASKS, [task.short for task in tasks]))
     columns = 2 if title + 2 * (name + short) + 6 <= width() else 1

@@ -130,7 +130,7 @@ def _query_policy(task: str, policy: str, checkpoint: str | None, options: dict[
 
 
 @task(
-    "find a policy's wrong convention", "./lab offline {policy} --dataset NAME --plot", "gpu runtime dry-run",
+    "diagnose a policy", "./lab offline {policy} --dataset NAME --plot", "gpu runtime dry-run",
     flags_for("audit"),
 )  # fmt: skip
 def audit(

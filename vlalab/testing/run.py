@@ -18,7 +18,7 @@ from vlalab.testing import parts
 from vlalab.testing.parts import PartResult, SuiteOptions, SuitePart
 
 QUICK = ("lint", "host", "contract")
-NAMES = ("lint", "docker", "contract", "host", "terminal", *parts.ENVIRONMENTS, *paths.variant_names(),
+NAMES = ("lint", "docker", "contract", "host", "classroom", "terminal", *parts.ENVIRONMENTS, *paths.variant_names(),
          *parts.SERVICES, "chaos")  # fmt: skip
 THREADS = "OMP_NUM_THREADS"
 CHROME = "https://dl.google.com/linux/direct/google-chrome-stable_current_amd64.deb"
