@@ -241,7 +241,16 @@ def test_a_hanging_server_is_restarted(room):
     (server,) = (pid for pid in pids if os.stat(f"/proc/{pid}").st_uid == uid)
     os.kill(server, signal.SIGSTOP)
     assert "cho: restarted" in room.lab("restart", "cho")
+    load_again(room, "cho")
     assert room.run("cho", "print('again')") == "again\n"
+
+
+def load_again(room, name):
+    """Log in to a student's server, which may be a new one, and load a small page of it."""
+    page = room.browsers[name]
+    for path in ("lab", "no-such-page"):
+        page.go(f"{room.url}/user/{name}/{path}")
+        until_shown(page, f"location.pathname === '/user/{name}/{path}' && document.readyState === 'complete'")
 
 
 def command(pid):
@@ -260,8 +269,7 @@ def test_a_reset_ends_the_session_and_keeps_the_work(room):
     assert "Invalid" in message(room.log_in("anna", PASSWORD))
     page = room.log_in("anna", code, "another-flower")
     until_shown(page, "location.pathname === '/user/anna/lab'")
-    page.go(f"{room.url}/user/anna/no-such-page")
-    until_shown(page, "location.pathname.endsWith('/no-such-page') && document.readyState === 'complete'")
+    load_again(room, "anna")
     assert room.run("anna", "import os; print(open(os.path.expanduser('~/work.txt')).read())") == "my work\n"
 
 
