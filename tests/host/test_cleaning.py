@@ -112,7 +112,7 @@ def tree(tmp_path, monkeypatch):
     (tmp_path / "admin" / ".venv").mkdir(parents=True)
     (tmp_path / "cluster").mkdir()
     for directory, name in itertools.product(
-        ("images/small", "admin", "cluster"), ("requirements.in", "requirements.lock")
+        ("images/small", "admin", "cluster", "hub"), ("requirements.in", "requirements.lock")
     ):
         (tmp_path / directory / name).write_text("")
     (tmp_path / "shared" / "volume" / "runs").mkdir(parents=True)

@@ -16,7 +16,7 @@ INPUTS = ("requirements.in", "requirements.lock", "excludes.txt", "overrides.txt
 @pytest.fixture
 def copies(tmp_path) -> dict[str, locks.Lock]:
     """Every lock of the repository with its inputs, as copies to spoil."""
-    wanted = [ROOT / "shared/contract/pyproject.toml", *ROOT.glob("shared/*/requirements.in")]
+    wanted = [ROOT / "shared/contract/pyproject.toml", *ROOT.glob("shared/*/requirements.in"), ROOT / "hub/student.in"]
     wanted += ROOT.glob("images/*/manifest.yaml")
     wanted += [ROOT / lock.directory / name for lock in locks.all_locks().values() for name in INPUTS]
     for source in filter(Path.exists, wanted):
