@@ -111,6 +111,7 @@ def tree(tmp_path, monkeypatch):
     venv.mkdir(parents=True)
     (tmp_path / "admin" / ".venv").mkdir(parents=True)
     (tmp_path / "cluster").mkdir()
+    (tmp_path / "hub").mkdir()
     for directory, name in itertools.product(
         ("images/small", "admin", "cluster", "hub"), ("requirements.in", "requirements.lock")
     ):
