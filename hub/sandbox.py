@@ -24,6 +24,7 @@ LIBC = ctypes.CDLL(None, use_errno=True)
 NEW_MOUNTS, NEW_IPC = 0x00020000, 0x08000000  # linux/sched.h
 RDONLY, NOSUID, NODEV, NOEXEC, REMOUNT, BIND, REC, PRIVATE = 1, 2, 4, 8, 32, 4096, 16384, 1 << 18  # linux/mount.h
 NO_NEW_PRIVS = 38  # linux/prctl.h
+WRITABLE = ("/tmp", "/var/tmp", "/dev/shm")  # by every student, each in memory of their own
 
 
 def specification(account: Any, settings: dict[str, Any], **changes: Any) -> dict[str, Any]:
@@ -70,8 +71,10 @@ def build_view(spec: dict[str, Any]) -> None:
     opened = {path: os.open(path, os.O_PATH) for path in (*spec["code"], *spec["shared"].values(), spec["home"])}
     for path in spec["hidden"]:
         mount("tmpfs", path, "tmpfs", NOSUID | NODEV, "mode=755,size=1m")
+    for path in WRITABLE:
+        mount("tmpfs", path, "tmpfs", NOSUID | NODEV, f"mode=1777,size={spec['tmp_mb']}m")
     for path in spec["code"]:
-        if any(Path(path).is_relative_to(hidden) for hidden in spec["hidden"]):
+        if any(Path(path).is_relative_to(hidden) for hidden in (*spec["hidden"], *WRITABLE)):
             os.makedirs(path, exist_ok=True)
             bind(opened[path], path, RDONLY | NOSUID | NODEV)
     if os.path.isdir(spec["volume"]):
@@ -85,8 +88,6 @@ def build_view(spec: dict[str, Any]) -> None:
             bind(opened[path], target, RDONLY | NOSUID | NODEV)
     for descriptor in opened.values():
         os.close(descriptor)
-    for path in ("/tmp", "/var/tmp", "/dev/shm"):
-        mount("tmpfs", path, "tmpfs", NOSUID | NODEV, f"mode=1777,size={spec['tmp_mb']}m")
     mount("proc", "/proc", "proc", NOSUID | NODEV | NOEXEC, "hidepid=2")
     if not spec["gpu"]:
         for path in (*glob.glob("/dev/nvidia*"), *glob.glob("/dev/dri/*")):
