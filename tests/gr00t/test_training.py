@@ -218,7 +218,7 @@ def test_two_steps_and_two_more_are_four_bit_for_bit(volume, whole, capsys):
 
 def test_the_same_command_after_the_end_makes_nothing_again(volume, whole, capsys):
     train(volume, "whole")
-    assert "all 4 steps are done" in capsys.readouterr().out
+    assert "all steps are done" in capsys.readouterr().out
     assert not list(volume.checkpoints.glob("whole.before-*"))
 
 

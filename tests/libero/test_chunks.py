@@ -251,9 +251,8 @@ def test_settings_are_part_of_the_identity_and_defaults_leave_it_as_it_was(how):
     told = spec(execute=how.execute, ensemble=how.ensemble, ensemble_weight=how.weight, realtime=how.realtime)
     identity = told.to_json()
     assert RunSpec.from_json(identity) == told and Chunking.of(identity) == how == told.chunking
-    assert {name for name in LATER if name in identity} == {
-        name for name, value in zip(LATER, (how.ensemble, how.weight, how.realtime), strict=True) if value is not None
-    }
+    values = {"ensemble": how.ensemble, "ensemble_weight": how.weight, "realtime": how.realtime}
+    assert {name for name in LATER if name in identity} == {name for name, value in values.items() if value is not None}
 
 
 def test_every_chunk_setting_has_its_own_description():

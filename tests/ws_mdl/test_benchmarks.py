@@ -2,15 +2,19 @@
 
 import json
 
-from bench import looks
+import pytest
+
 from services.minivla.config import Config
 from tests.gpu_parts import run_gpu_parts
 
 VALUES = {"false": False, "0": 0}
 
 
+@pytest.mark.outside  # the benchmark runs `./lab`, which no image has
 def test_looks_trains_networks_that_differ():
     """Every row changes the network or what it learns from; wordings are not the training's sentences."""
+    from bench import looks
+
     trained = set()
     for settings in looks.ROWS.values():
         changes = dict(setting.split("=") for setting in settings)

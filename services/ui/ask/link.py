@@ -179,6 +179,7 @@ _TROUBLE_BY_KIND = {
     "unauthorized": (
         "The policy rejects this page's token", "Start page and policy with the same VLALAB_TOKEN.", False,
     ),
+    "forbidden": ("The policy rejects this page's token", "Start page and policy with the same VLALAB_TOKEN.", False),
     "unknown-host": (
         "The policy rejects this host name", "Add the name to VLALAB_ALLOWED_HOSTS and restart the policy.", False,
     ),
@@ -190,6 +191,7 @@ _TROUBLE_BY_KIND = {
     "invalid-observation": ("The policy rejects this input", "Correct it and ask again.", False),
     "queue-full": ("The policy is busy", "Its queue is full; ask again in a moment.", True),
     "busy": ("The policy is busy", "It has too many connections; ask again in a moment.", True),
+    "token-limit": ("The policy is busy", "This page's token has reached its limit; ask again in a moment.", True),
     "policy-lost": ("The policy's device is lost", f"It is restarting. {LOGS}", True),
     "expired": ("The policy is busy", "The request timed out in the queue; ask again in a moment.", True),
     "policy-failed": ("The policy failed on this request", LOGS, False),
