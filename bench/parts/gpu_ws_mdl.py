@@ -45,4 +45,5 @@ def random_demonstrations(config: Config) -> TrainingSteps:
     state, action = torch.randn(steps, 8, generator=generator), torch.rand(steps, 7, generator=generator) * 2 - 1
     tasks, ends = torch.zeros(steps, dtype=torch.long), torch.full((steps,), steps)
     tokens, pad = encode(tokenizer, [sentence]), tokenizer.token_to_id("[PAD]")
-    return TrainingSteps(learned, images, state, action, tokens, tasks, ends, pad)
+    common = torch.zeros(tokenizer.get_vocab_size())
+    return TrainingSteps(learned, images, state, action, tokens, tasks, ends, pad, common)
