@@ -137,7 +137,7 @@ ATTEMPTS = {
     "read the host's passwords": lambda: read("/etc/shadow"),
     "add a user to the host": lambda: write("/etc/passwd"),
     "read root's home": lambda: [
-        name for name in os.listdir("/root") if not f"{sys.base_prefix} {R}".count(f"/root/{name}/")],  # but Python
+        name for name in os.listdir("/root") if not f"{sys.base_prefix} {R}".count(os.path.join("/root", name, ""))],  # but Python
     "change the lab's code": lambda: write(f"{R}/services/__init__.py"),
     "change the hub's code": lambda: write(f"{R}/hub/login.py"),
     "change an environment": lambda: write(f"{R}/hub/.venv/pyvenv.cfg"),
