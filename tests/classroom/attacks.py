@@ -136,8 +136,8 @@ ATTEMPTS = {
     "read the kernel's log device": lambda: write("/dev/kmsg"),
     "read the host's passwords": lambda: read("/etc/shadow"),
     "add a user to the host": lambda: write("/etc/passwd"),
-    "read root's home": lambda: [
-        name for name in os.listdir("/root") if not f"{sys.base_prefix} {R}".count(os.path.join("/root", name, ""))],  # but Python
+    "read root's home": lambda: [  # where Python and the lab may be
+        name for name in os.listdir("/root") if os.path.join("/root", name, "") not in f"{sys.base_prefix}/ {R}/"],
     "change the lab's code": lambda: write(f"{R}/services/__init__.py"),
     "change the hub's code": lambda: write(f"{R}/hub/login.py"),
     "change an environment": lambda: write(f"{R}/hub/.venv/pyvenv.cfg"),
