@@ -143,14 +143,19 @@ def _other_video(dataset: Dataset, samples: list[Sample], cameras: list[str], re
         result.add("other video", ", ".join(cameras), [samples[number].index], text)
 
 
+def _squared_distances(rows: np.ndarray) -> np.ndarray:
+    """Return the squared distance [n, n] of each two rows [n, p]."""
+    squares = (rows**2).sum(1)
+    return np.maximum(squares[:, None] + squares - 2 * rows @ rows.T, 0)
+
+
 def _predict(images: np.ndarray, states: np.ndarray, components: int = 96, folds: int = 5) -> np.ndarray:
     """Return the states [E, FRAMES, n] that kernel ridge regression of images [E, FRAMES, p] predicts, held out."""
     flat = images.reshape(-1, images.shape[-1]).astype(np.float64)
     flat -= flat.mean(0)
     _, vectors = np.linalg.eigh(flat.T @ flat)
     features = flat @ vectors[:, -components:]
-    squares = (features**2).sum(1)
-    away = np.maximum(squares[:, None] + squares - 2 * features @ features.T, 0)
+    away = _squared_distances(features)
     kernel = np.exp(-away / max(float(np.median(away)), 1e-12))
     fold = np.repeat(np.arange(len(images)) % folds, FRAMES)
     target, predicted = states.reshape(len(flat), -1), np.empty((len(flat), states.shape[-1]))
@@ -166,8 +171,7 @@ def _copies(dataset: Dataset, samples: list[Sample], cameras: list[str], result:
     found = set()
     for camera in cameras:
         first = np.stack([sample.images[camera][0].ravel() for sample in samples]).astype(np.float64)
-        squares = (first**2).sum(1)
-        away = np.maximum(squares[:, None] + squares - 2 * first @ first.T, 0) / first.shape[1]
+        away = _squared_distances(first) / first.shape[1]
         np.fill_diagonal(away, np.inf)
         for number in np.flatnonzero(away.min(1) < COPY**2):
             other = int(away[number].argmin())

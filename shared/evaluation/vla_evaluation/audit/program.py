@@ -87,7 +87,7 @@ def describe(result: Audit, info: PolicyInfo) -> None:
     """Print a line for each convention, and cause and fix below what is wrong."""
     say(f"policy {single_line(info.name)}: {len(result.moments)} recorded moments")
     for verdict in sorted(result.verdicts, key=lambda verdict: verdict.verdict == "not applicable"):
-        text = f"{': '.join(filter(None, (', '.join(verdict.findings), verdict.evidence)))}"
+        text = ": ".join(filter(None, (", ".join(verdict.findings), verdict.evidence)))
         say(f"  {verdict.verdict:<14} {verdict.convention}: {single_line(text)}")
         for cause, fix in verdict.advice:
             say(f"  {'':<14}   likely: {cause}")

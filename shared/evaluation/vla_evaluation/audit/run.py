@@ -96,10 +96,8 @@ def described(
         claims.append("claims no state")
         evidence.append("stateful is false, but answers depend on earlier requests")
     scale_is_wrong = any(verdict.convention == "scale of actions" and verdict.findings for verdict in found.verdicts)
-    start = 0
-    for part in info.action:
-        values = answers[..., start : start + part.size]
-        start += part.size
+    for part, index in found.parts:
+        values = answers[..., index]
         if part.low is None or part.high is None or part.name == "gripper" or scale_is_wrong:
             continue
         margin = 0.25 * (part.high - part.low)
