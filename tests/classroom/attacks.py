@@ -1,6 +1,6 @@
 """Run as a student: try to reach another student, the class or the host, and print which attempts succeeded.
 
-argv: JSON with the victim's pid, uid, home and files, the class's directory, the repository.
+argv: JSON with the victim's pid, uid, home and files, the class's directory, the repository, and what may be read.
 """
 
 import ctypes
@@ -137,7 +137,7 @@ ATTEMPTS = {
     "read the host's passwords": lambda: read("/etc/shadow"),
     "add a user to the host": lambda: write("/etc/passwd"),
     "read root's home": lambda: [  # where Python and the lab may be
-        name for name in os.listdir("/root") if os.path.join("/root", name, "") not in f"{sys.base_prefix}/ {R}/"],
+        name for name in os.listdir("/root") if not any(f"{path}/".startswith(f"/root/{name}/") for path in T["code"])],
     "change the lab's code": lambda: write(f"{R}/services/__init__.py"),
     "change the hub's code": lambda: write(f"{R}/hub/login.py"),
     "change an environment": lambda: write(f"{R}/hub/.venv/pyvenv.cfg"),

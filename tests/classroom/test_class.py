@@ -36,7 +36,9 @@ RUN = """(async (base, code, wait) => {
       const message = JSON.parse(event.data);
       if (message.msg_type === 'stream') text += message.content.text;
       if (message.msg_type === 'error') text += message.content.ename + ': ' + message.content.evalue;
-      if (message.msg_type === 'execute_reply' || !wait && message.content.execution_state === 'busy') resolve();
+      // Idle and not the reply: a reply may overtake what the cell printed, which comes on another channel.
+      const state = message.parent_header.msg_id === 'm1' && message.content.execution_state;
+      if (state === 'idle' || !wait && state === 'busy') resolve();
     };
   });
   return text;

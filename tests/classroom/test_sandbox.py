@@ -68,6 +68,7 @@ def test_no_attack_reaches_another_student_or_the_host(students, classroom, vict
     target = {
         "pid": victim.pid, "uid": spec["uid"], "name": "victim", "home": spec["home"], "secret": SECRET, "gpu": "",
         "class": str(classroom.path), "volume": str(classroom.volume), "root": str(ROOT),
+        "code": spec["code"],
     }  # fmt: skip
     attacks = (ROOT / "tests/classroom/attacks.py").read_text()
     code, output = run(students["attacker"], attacks, json.dumps(target))
@@ -85,6 +86,7 @@ def test_the_same_attacks_succeed_without_the_sandbox(students, classroom, victi
     target = {
         "pid": victim.pid, "uid": spec["uid"], "name": "victim", "home": spec["home"], "secret": SECRET, "gpu": "",
         "class": str(classroom.path), "volume": str(classroom.volume), "root": str(ROOT),
+        "code": spec["code"],
     }  # fmt: skip
     source = (ROOT / "tests/classroom/attacks.py").read_text().partition("\nsucceeded = ")[0]
     names = [
