@@ -31,6 +31,7 @@ function filter() {
   }, TYPING_MS);
 }
 
+for (const box of rows.querySelectorAll("[data-choose]:checked")) chosen.add(box.dataset.choose); // before this script came
 form.addEventListener("input", filter);
 form.addEventListener("submit", (event) => { event.preventDefault(); filter(); });
 rows.addEventListener("click", (event) => {
