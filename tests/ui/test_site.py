@@ -74,6 +74,22 @@ def test_the_login_leads_nowhere_else(sites, then):
     assert (answer.status_code, answer.headers["location"]) == (303, "/")
 
 
+def test_a_shared_login_works_once_for_ten_minutes_and_holds_no_token(sites, logged_in, monkeypatch):
+    url = sites[TOKEN]
+    assert httpx.post(f"{url}/login/share").status_code == 403, "only who has the token shares"
+    code, late = (logged_in.post("/login/share").json()["code"] for _ in range(2))
+    page = httpx.get(f"{url}/login/{code}", headers=PERSON)
+    assert page.status_code == 200 and TOKEN not in page.text + code and "set-cookie" not in page.headers
+    with httpx.Client(base_url=url, headers=PERSON) as phone:
+        assert phone.post("/login", data={"code": code}).status_code == 303
+        assert phone.get("/runs").status_code == 200
+    now = time.monotonic()
+    monkeypatch.setattr("services.ui.site.login.time.monotonic", lambda: now + 601)
+    for used in (code, late, "x"):
+        assert httpx.post(f"{url}/login", data={"code": used}, headers=PERSON).status_code == 400
+    assert httpx.get(f"{url}/login/x/../runs").status_code == 401
+
+
 def test_a_program_sends_the_token_itself(sites):
     for value, status in ((f"Bearer {TOKEN}", 200), ("Bearer a-bad-guess", 401), ("", 401)):
         assert httpx.get(f"{sites[TOKEN]}/", headers={"Authorization": value}).status_code == status

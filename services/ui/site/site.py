@@ -109,7 +109,8 @@ class Site:
 
         async def log_in(request: Request) -> Response:
             form = dict(parse_qsl((await read(request)).decode("utf-8", "replace")))
-            session, then = self.login.begin(form.get("password", "")), form.get("then", "")
+            code, then = form.get("code", ""), form.get("then", "")
+            session = self.login.begin_shared(code) if code else self.login.begin(form.get("password", ""))
             if session is None:
                 return self.login_response(request, then or "/", failed=True)
             if not then.isascii() or not then.isprintable() or not re.match(r"/(?!/)[^\\]*$", then):
@@ -117,6 +118,15 @@ class Site:
             answer = RedirectResponse(then, 303) if accepts_html(request) else JSONResponse({"success": True})
             answer.set_cookie(self.login.cookie, session, max_age=int(SESSION_S), httponly=True, samesite="strict")
             return answer
+
+        async def shared(request: Request) -> Response:
+            # A button: programs that look at links must not use the login up.
+            return self.render(request, "site/shared.html.j2", code_of=request.path_params["code"])
+
+        async def share(request: Request) -> Response:
+            if not self.login.is_logged_in(request):
+                raise PageError(403, "not logged in; expected the lab's token (VLALAB_TOKEN)")
+            return JSONResponse({"code": self.login.share()})
 
         async def log_out(request: Request) -> Response:
             self.login.end(request)
@@ -128,6 +138,8 @@ class Site:
         return [
             *(Mount(f"/static/{path.parent.name}", CachedFiles(directory=path)) for path in directories),
             Route("/login", log_in, methods=["POST"]),
+            Route("/login/share", share, methods=["POST"]),
+            Route("/login/{code}", shared),
             Route("/logout", log_out, methods=["POST"]),
         ]
 
