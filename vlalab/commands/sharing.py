@@ -23,7 +23,7 @@ def require_shareable(names: Sequence[str]) -> str:
     token = compose.environment_variables().get("VLALAB_TOKEN", "")
     if not token:
         raise LabError(
-            "--share makes the pages reachable from the network; first set VLALAB_TOKEN=… in .env (8 or more characters)"
+            "--share lets the network reach the pages: first set VLALAB_TOKEN=… in .env (8 or more characters)"
         )
     return token
 
@@ -71,7 +71,5 @@ def print_code(address: str, url: str) -> None:
     segno.make(address, error="l").terminal(out=sys.stdout, compact=True, border=2)
     print(f"the code logs in once, within {LOGIN_MIN} minutes; for another one, repeat the command")
     if url.startswith("http://"):
-        log_info(
-            "plain HTTP: others on this network can read it, logins included; use a TLS proxy where that matters (docs/ui.md)"
-        )
+        log_info("plain HTTP: others on this network can read it, logins included; docs/ui.md has a proxy with TLS")
         log_info(f"to end: ./lab down {compose.PAGE}")
