@@ -1,4 +1,4 @@
-"""The page Lab: services, machine, use by token. Logged-in users control services and read logs through the daemon."""
+"""The page Services: state, machine, use by token. Logged-in users control services and read logs by the daemon."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ import asyncio
 import os
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import quote, urlsplit
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from services.ui.lab import control_daemon
-from services.ui.lab.control_daemon import DaemonUnavailable
-from services.ui.lab.tokens import token_use
+from services.ui.services import control_daemon
+from services.ui.services.control_daemon import DaemonUnavailable
+from services.ui.services.tokens import token_use
 from services.ui.site import texts
 from services.ui.site.requests import PageError, ServiceUnavailable
 from services.ui.site.site import Site
@@ -28,7 +28,7 @@ from vla_common.volume import Volume
 from vla_contract.server.public import page_url
 
 PAGE = "ui"  # cannot start or stop itself
-FIRST_STATUS_S = 0.7  # limit for the first status; the page refreshes at once
+FIRST_STATUS_S = 0.15  # limit for a page's first status, which it then refreshes
 STATUS_TIMEOUT_S = 2.0
 WORST_FIRST = ("fail", "warn", "pass", "skip")
 NOTEBOOKS = ("ws_mdl", "libero_notebook", "openvla_notebook", "gr00t_notebook", "lerobot_notebook", "hf")
@@ -36,9 +36,13 @@ BROWSER_SERVICES = (*NOTEBOOKS, "tensorboard")  # opened in a browser
 DETAILS = ("policy", "checkpoint", "revision", "device", "quantization", "lock")
 
 
+T = TypeVar("T")
+
+
 @dataclass
 class ServiceRow:
-    """A service in state "ready", "starting" (responds, not ready), "away" (no response), "down" or "ended".
+    """A service in state "ready", "starting" (responds, not ready), "away" (no response), "down", "ended"
+    or "asked" (no answer yet).
 
     instance: its entry in `./lab status --json`. action: its last action from the page.
     """
@@ -66,38 +70,23 @@ class ServiceRow:
 def routes(site: Site) -> list[BaseRoute]:
     """Return the routes of the page, its refreshed parts, and the daemon's actions."""
 
-    async def daemon_status(wait_s: float | None) -> tuple[dict[str, Any], str]:
-        """Return the daemon's status, and why it is missing: "" if it is not, "asked" if it is not ready in time."""
-        empty = {"status": None, "error": "", "actions": []}
-        try:
-            status = await asyncio.wait_for(control_daemon.ask(site.control_directory, "/status"), wait_s)
-            return {**empty, **status}, ""
-        except asyncio.TimeoutError:
-            return empty, "asked"
-        except DaemonUnavailable as error:
-            return empty, error.reason
-        except PageError as error:
-            return {**empty, "error": error.reason}, ""
-
     async def draw(request: Request, template: str, wait_s: float | None = None, acts: bool = True) -> Response:
-        queries = asyncio.gather(*map(query_service, site.services.values()))
-        rows, (status, unavailable) = await asyncio.gather(queries, daemon_status(wait_s))
+        services, status, unavailable = await survey(site, wait_s)
         # the browser's name of this machine: a service's own address may be a container's name
         host = request.url.hostname or "127.0.0.1"
         acts = acts and not unavailable and site.login.is_logged_in(request)
         return site.render(
-            request, template, services=merge({row.name: row for row in rows}, status), shares=machine(), host=host,
-            gigabyte=1e9, acts=acts, unavailable=unavailable, now=time.time(), token=site.login.required,
-            page_service=PAGE, lab_status=status["status"], error=status["error"], actions=status["actions"],
-            page_url=page_url, opened=BROWSER_SERVICES,
+            request, template, services=services, shares=machine(), host=host, acts=acts, unavailable=unavailable,
+            now=time.time(), token=site.login.required, page_service=PAGE, lab_status=status["status"],
+            error=status["error"], actions=status["actions"], page_url=page_url, opened=BROWSER_SERVICES,
         )  # fmt: skip
 
-    async def lab(request: Request) -> Response:
+    async def services_page(request: Request) -> Response:
         # Buttons appear when the script has loaded; until then the page shows commands.
-        return await draw(request, "lab/lab.html.j2", FIRST_STATUS_S, acts=False)
+        return await draw(request, "services/services.html.j2", FIRST_STATUS_S, acts=False)
 
     async def state(request: Request) -> Response:
-        return await draw(request, "lab/state.html.j2")
+        return await draw(request, "services/state.html.j2")
 
     async def doctor(request: Request) -> Response:
         try:
@@ -106,35 +95,58 @@ def routes(site: Site) -> list[BaseRoute]:
             return Response()
         checks = sorted((report["told"] or {}).get("checks", ()), key=lambda check: WORST_FIRST.index(check["verdict"]))
         acts = site.login.is_logged_in(request)
-        return site.render(request, "lab/doctor.html.j2", checks=checks, acts=acts, **report)
+        return site.render(request, "services/doctor.html.j2", checks=checks, acts=acts, **report)
 
     async def tokens(request: Request) -> Response:
         if not site.login.is_logged_in(request):
-            raise PageError(403, texts.text(texts.language_of(request), "lab.needs_token"))
+            raise PageError(403, texts.text(texts.language_of(request), "services.needs_token"))
         uses = await asyncio.gather(*map(token_use, site.services.values()))
         policies = {name: use for name, use in zip(site.services, uses, strict=True) if use}
-        return site.render(request, "lab/tokens.html.j2", policies=policies)
+        return site.render(request, "services/tokens.html.j2", policies=policies)
 
     async def forward(request: Request) -> Response:
-        """Forward a logged-in user's request to the daemon."""
-        language = texts.language_of(request)
-        if not site.login.is_logged_in(request):
-            raise PageError(403, texts.text(language, "lab.needs_token"))
         parts = (quote(part, safe="") for part in request.path_params.values())
         path = "/".join(("/services", *parts)) if request.path_params else "/doctor"
-        try:
-            return JSONResponse(await control_daemon.ask(site.control_directory, path, request.method))
-        except DaemonUnavailable as error:
-            raise PageError(502, texts.text(language, f"lab.alone_{error.reason}").replace("`", "")) from error
+        return await control_daemon.forward(site, request, path)
 
     return [
-        Route("/lab", lab),
-        Route("/lab/state", state),
-        Route("/lab/tokens", tokens),
-        Route("/lab/doctor", doctor),
-        Route("/lab/doctor", forward, methods=["POST"]),
-        Route("/lab/services/{name}/{what}", forward, methods=["GET", "POST"]),
+        Route("/services", services_page),
+        Route("/services/state", state),
+        Route("/services/tokens", tokens),
+        Route("/services/doctor", doctor),
+        Route("/services/doctor", forward, methods=["POST"]),
+        Route("/services/{name}/{what}", forward, methods=["GET", "POST"]),
     ]
+
+
+async def survey(site: Site, wait_s: float | None = None) -> tuple[list[ServiceRow], dict[str, Any], str]:
+    """Return all services, the control daemon's status, and why that is missing: "" if it is not.
+
+    wait_s: after this long, services that have not answered, and the status, are "asked".
+    """
+    names = list(site.services)
+    queries = asyncio.gather(*(_within(wait_s, query_service(site.services[name])) for name in names))
+    rows, (status, unavailable) = await asyncio.gather(queries, _daemon_status(site.control_directory, wait_s))
+    answers = [row or ServiceRow(name, "asked", site.services[name].url) for name, row in zip(names, rows, strict=True)]
+    return merge({row.name: row for row in answers}, status), status, unavailable
+
+
+async def _within(wait_s: float | None, query: Awaitable[T]) -> T | None:
+    try:
+        return await asyncio.wait_for(query, wait_s)
+    except asyncio.TimeoutError:
+        return None
+
+
+async def _daemon_status(directory: str, wait_s: float | None) -> tuple[dict[str, Any], str]:
+    empty = {"status": None, "error": "", "actions": []}
+    try:
+        status = await _within(wait_s, control_daemon.ask(directory, "/status"))
+    except DaemonUnavailable as error:
+        return empty, error.reason
+    except PageError as error:
+        return {**empty, "error": error.reason}, ""
+    return ({**empty, **status}, "") if status else (empty, "asked")
 
 
 async def query_service(service: Upstream) -> ServiceRow:

@@ -18,8 +18,8 @@ from fastapi import FastAPI
 from policies import GatedLoader, SeeingPolicy
 from serving import ROOT, nobody, serving
 
-from services.ui.lab.routes import routes
-from services.ui.lab.tokens import read_metrics
+from services.ui.services.routes import routes
+from services.ui.services.tokens import read_metrics
 from services.ui.site import texts
 from services.ui.site.login import Guard
 from services.ui.site.requests import PageError
@@ -69,7 +69,7 @@ def lab(serve_policy, link_to, stack):
 
 
 def test_every_service_is_reported_with_what_to_type(lab):
-    page = httpx.get(f"{lab}/lab").text
+    page = httpx.get(f"{lab}/services/state").text
     for name, state, command in (
         ("openvla", "ready", "down"),
         ("oracle", "starting", "logs"),
@@ -89,8 +89,8 @@ def test_the_use_by_token_is_for_who_has_logged_in(serve_policy, stack, tmp_path
     for name, count in (("alice", 3), ("bob", 1)):
         for _ in range(count):
             httpx.get(f"{url}/v1/info", headers={"Authorization": f"Bearer {tokens[name]}"}).raise_for_status()
-    assert client.get("/lab/tokens").status_code == 401
-    page = client.get("/lab/tokens", headers={"Authorization": f"Bearer {TOKEN}"}).text
+    assert client.get("/services/tokens").status_code == 401
+    page = client.get("/services/tokens", headers={"Authorization": f"Bearer {TOKEN}"}).text
     rows = dict(re.findall(r'<tr><th scope="row">(\w+)</th><td class="n">(\d+)</td>', page))
     assert (rows["alice"], rows["bob"]) == ("3", "1") and not any(token in page for token in tokens.values())
 
@@ -150,7 +150,7 @@ def steward(directory: Path, tells: dict):
 
 def lab_alone(directory: Path | str, token: str | None, tensorboard: str) -> FastAPI:
     """Return the site of the one page, behind its guard; what this page needs not takes long to make."""
-    site = Site(("lab",), {"tensorboard": tensorboard}, token, str(directory))
+    site = Site(("services",), {"tensorboard": tensorboard}, token, str(directory))
     app = FastAPI()
     app.router.routes.extend([*site.routes(), *routes(site)])
     app.add_exception_handler(PageError, site.answer_problem)
@@ -172,26 +172,26 @@ def site(stack):
 
 
 def row_of(client: httpx.Client, name: str) -> str:
-    return client.get("/lab/state").text.split(f'<tr id="row-{name}"')[1].split("</tr>")[0]
+    return client.get("/services/state").text.split(f'<tr id="row-{name}"')[1].split("</tr>")[0]
 
 
 def test_nothing_starts_or_stops_without_the_token(site, tmp_path):
     """Without one in the lab everybody looks and nobody does anything; with one, who has not logged in does not."""
-    paths = ("/lab/doctor", "/lab/services/random/start", "/lab/services/oracle/stop")
+    paths = ("/services/doctor", "/services/random/start", "/services/oracle/stop")
     with steward(tmp_path, TELLS) as asked:
         open_to_all, closed = site(tmp_path, None), site(tmp_path)
         del closed.headers["Authorization"]
         for client, status in ((open_to_all, 403), (closed, 401)):
             assert {client.post(path).status_code for path in paths} == {status}
-            assert client.get("/lab/services/oracle/log").status_code == status
+            assert client.get("/services/oracle/log").status_code == status
         assert asked == []
-        page = open_to_all.get("/lab/state").text
+        page = open_to_all.get("/services/state").text
         assert "gpu01" in page and "<button" not in page and "no weights" not in page and "VLALAB_TOKEN" in page
         assert (
             "./lab down oracle" in row_of(open_to_all, "oracle")
-            and "<button" not in open_to_all.get("/lab/doctor").text
+            and "<button" not in open_to_all.get("/services/doctor").text
         )
-        for path in ("/lab", "/lab/state"):
+        for path in ("/services", "/services/state"):
             assert {open_to_all.request(method, path).status_code for method in ("POST", "PUT", "DELETE")} == {405}
         assert set(asked) == {"GET /status", "GET /doctor"}
 
@@ -199,14 +199,14 @@ def test_nothing_starts_or_stops_without_the_token(site, tmp_path):
 def test_another_sites_page_starts_nothing_with_a_persons_login(site, tmp_path):
     with steward(tmp_path, TELLS) as asked:
         headers = {"Sec-Fetch-Site": "cross-site"}
-        assert site(tmp_path).post("/lab/services/random/start", headers=headers).status_code == 403 and asked == []
+        assert site(tmp_path).post("/services/random/start", headers=headers).status_code == 403 and asked == []
 
 
 def test_it_shows_what_the_machine_knows_of_its_services(site, tmp_path):
     with steward(tmp_path, TELLS):
         client = site(tmp_path)
-        up, down, page = row_of(client, "oracle"), row_of(client, "random"), client.get("/lab/state").text
-    assert 'data-state="ready"' in up and "8101" in up and "3.0 GB" in up and "0: 2.0 GiB" in up and "docker" in up
+        up, down, page = row_of(client, "oracle"), row_of(client, "random"), client.get("/services/state").text
+    assert 'data-state="ready"' in up and "8101" in up and "3.0 GB" in up and "0: 2.1 GB" in up and "docker" in up
     assert "2× restarted" in up and "outdated lock" in up and 'data-do="stop"' in up
     assert 'data-state="down"' in down and 'data-do="start"' in down and "lock</span>" not in down
     assert "H&lt;100&gt;" in page and "20.0" in page and "80.0 GB" in page and "c0ffee" in page
@@ -216,8 +216,8 @@ def test_it_shows_what_the_machine_knows_of_its_services(site, tmp_path):
 def test_the_doctors_table_has_what_is_wrong_first(site, tmp_path):
     with steward(tmp_path, TELLS):
         client = site(tmp_path)
-        page = client.get("/lab/doctor").text
-        assert client.post("/lab/doctor").json()["running"] is True
+        page = client.get("/services/doctor").text
+        assert client.post("/services/doctor").json()["running"] is True
     assert page.index('data-check="clock"') < page.index("<details") < page.index('data-check="disk"')
     assert "&lt;b&gt;1970" in page and "sudo timedatectl" in page and "not ready (local)" in page
 
@@ -225,10 +225,10 @@ def test_the_doctors_table_has_what_is_wrong_first(site, tmp_path):
 def test_what_the_steward_refuses_is_reported_in_its_words_and_no_name_is_a_path(site, tmp_path):
     with steward(tmp_path, TELLS) as asked:
         client = site(tmp_path)
-        refused = client.post("/lab/services/random/start")
+        refused = client.post("/services/random/start")
         assert (refused.status_code, refused.json()) == (409, {"detail": "random is being started"})
-        assert client.get("/lab/services/oracle/log").json() == {"log": "ready"}
-        client.post("/lab/services/%2e%2e%3fx%23/start")
+        assert client.get("/services/oracle/log").json() == {"log": "ready"}
+        client.post("/services/%2e%2e%3fx%23/start")
         assert asked[-1] == "POST /services/..%3Fx%23/start"
 
 
@@ -243,10 +243,10 @@ def test_where_nobody_answers_the_page_reports_it_and_shows_what_answers(site, t
             pass
     client = site(directory)
     client.headers["Accept-Language"] = language
-    page, told = client.get("/lab/state").text, texts.table(language)[f"lab.alone_{why}"]
+    page, told = client.get("/services/state").text, texts.table(language)[f"services.alone_{why}"]
     assert told.split("`")[0] in page.replace("&#39;", "'") and 'data-service="tensorboard" data-state="away"' in page
-    assert "<button" not in page and client.get("/lab/doctor").text == ""
-    refused = client.post("/lab/services/tensorboard/start")
+    assert "<button" not in page and client.get("/services/doctor").text == ""
+    refused = client.post("/services/tensorboard/start")
     assert refused.status_code == 502 and refused.json()["detail"] == told.replace("`", "")
 
 
@@ -271,7 +271,7 @@ def started(stack, tmp_path):
 @pytest.mark.skipif(not WS_MDL.exists(), reason="environment 'ws_mdl' is not made: ./lab env ws_mdl")
 @pytest.mark.skipif(not HOST_TOOL.exists(), reason="the host tool is not made: ./lab")
 def test_a_service_is_started_looked_at_and_stopped_by_keys(started, open_page):
-    shown = open_page(f"{started}/lab")
+    shown = open_page(f"{started}/services")
     shown.type("input[type=password]", TOKEN)
     shown.press("Enter")
 
@@ -315,8 +315,8 @@ def test_nothing_can_be_pressed_before_it_does_something(site, open_page, tmp_pa
         shown = open_page()
         shown.do("Network.setExtraHTTPHeaders", headers={"Authorization": f"Bearer {TOKEN}"})
         button = "document.querySelector('#do-random')"
-        with shown.holding("*/lab.js*"):
-            shown.go(f"{site(tmp_path).base_url}/lab")
+        with shown.holding("*/services.js*"):
+            shown.go(f"{site(tmp_path).base_url}/services")
             rows = shown.until("[...document.querySelectorAll('tr[data-service]')].map((one) => one.innerText)")
             assert rows and all("./lab " in row for row in rows)
             assert shown.js("document.querySelectorAll('#state button').length") == 0
@@ -328,7 +328,7 @@ def test_nothing_can_be_pressed_before_it_does_something(site, open_page, tmp_pa
 
 @pytest.mark.parametrize("width", [pytest.param(400, marks=axe.NEEDED), pytest.param(1280, marks=axe.NEEDED)])
 def test_it_is_for_everyone(lab, open_page, width):
-    shown = open_page(f"{lab}/lab", width=width)
+    shown = open_page(f"{lab}/services", width=width)
     shown.until("document.querySelectorAll('tr[data-service]').length >= 3")
     assert axe.violations(shown) == [] and shown.js("document.documentElement.scrollWidth") <= width
     assert shown.errors == [] and shown.complaints == []

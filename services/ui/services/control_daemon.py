@@ -7,11 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
 
+from services.ui.site import texts
 from services.ui.site.requests import PageError
+from services.ui.site.site import Site
 from services.ui.site.upstream import detail
 
-TIMEOUT_S = 40.0  # `./lab status` with an engine that does not respond
+TIMEOUT_S = 130.0  # deleting a large run; `./lab status` with an engine that does not respond takes 40 s
 
 
 class DaemonUnavailable(Exception):
@@ -20,6 +24,22 @@ class DaemonUnavailable(Exception):
     def __init__(self, reason: str):
         super().__init__(reason)
         self.reason = reason
+
+
+def may_act(site: Site, request: Request) -> bool:
+    """Return whether the sender of a request may start, stop and delete: logged in, with a daemon."""
+    return site.login.is_logged_in(request) and os.path.isdir(site.control_directory)
+
+
+async def forward(site: Site, request: Request, path: str) -> Response:
+    """Send a logged-in user's request to the daemon. Raises PageError if it is refused or there is no daemon."""
+    language = texts.language_of(request)
+    if not site.login.is_logged_in(request):
+        raise PageError(403, texts.text(language, "services.needs_token"))
+    try:
+        return JSONResponse(await ask(site.control_directory, path, request.method))
+    except DaemonUnavailable as error:
+        raise PageError(502, texts.text(language, f"services.alone_{error.reason}").replace("`", "")) from error
 
 
 async def ask(directory: str, path: str, method: str = "GET") -> Any:
