@@ -4,10 +4,10 @@
 
 | route | result |
 |---|---|
-| `GET /status` | `./lab status --json`, and the services started and stopped through this daemon |
+| `GET /status` | `./lab status --json`, and each service's last action through this daemon |
 | `GET /doctor`, `POST /doctor` | the doctor's last report; run the doctor |
 | `GET /services/NAME/log` | the end of a log, without secrets |
-| `POST /services/NAME/start`, `…/stop` | `./lab up NAME`, `./lab down NAME` |
+| `POST /services/NAME/start`, `…/stop`, `…/audit` | `./lab up NAME`, `./lab down NAME`, `./lab audit NAME` |
 
 No route takes a body or a query. The only input to a command line is the name of a service in compose.yaml, and no
 shell is used.
@@ -36,7 +36,7 @@ from vlalab.host import paths, secrets, state
 from vlalab.host.console import log_info, unknown
 from vlalab.runtimes import local
 
-VERBS = {"start": "up", "stop": "down"}
+VERBS = {"start": "up", "stop": "down", "audit": "audit"}
 MAX_ACTIONS = 4  # concurrent; each is a process of the host tool
 STATUS_S, DOCTOR_S, LOG_S = 30.0, 120.0, 20.0  # time limits of read-only commands
 STATUS_FRESH_S = 4.0  # a result is shared by all callers for this long
@@ -109,9 +109,9 @@ class ControlDaemon:
         with self._lock:
             running = [action["service"] for action in self._actions.values() if action["ended"] is None]
             if name in running:
-                raise RequestError(409, f"{name} is already being started or stopped; wait until that is done")
+                raise RequestError(409, f"{name} is already being started, stopped or audited; wait until that is done")
             if len(running) >= MAX_ACTIONS:
-                raise RequestError(429, f"{MAX_ACTIONS} services are being started or stopped; wait until one is done")
+                raise RequestError(429, f"{MAX_ACTIONS} actions are already running; wait until one is done")
             action = {"service": name, "what": verb, "began": time.time(), "ended": None, "code": None, "output": ""}
             self._actions[name] = action
         log_info(f"request from the page: {verb} {name}")
@@ -121,7 +121,7 @@ class ControlDaemon:
 
     def _act(self, action: dict[str, Any]) -> None:
         verb, service = action["what"], action["service"]
-        flags = ["--runtime", self._runtime] if verb == "start" else []
+        flags = [] if verb == "stop" else ["--runtime", self._runtime]
         # In its own session, so it continues when this process ends.
         process = subprocess.Popen(
             [paths.ROOT / "lab", VERBS[verb], service, *flags], cwd=paths.ROOT, start_new_session=True,

@@ -73,7 +73,7 @@ def create_app(
 
     for path, target in REDIRECTS.items():
         app.add_route(path, lambda request, target=target: RedirectResponse(target, 307))
-    pages = (simulator.routes(site), lab.routes(site), ask.routes(site, Choice(link, other_policies)))
+    pages = (simulator.routes(site), lab.routes(site), ask.routes(site, Choice(link, other_policies), root))
     readers = (runs.routes(site, stores or Stores(root)), data.routes(site, Datasets(root)))
     for routes in (site.routes(), *pages, *readers):
         app.router.routes.extend(routes)
