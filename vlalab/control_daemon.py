@@ -4,10 +4,10 @@
 
 | route | result |
 |---|---|
-| `GET /status` | `./lab status --json`, and the services started and stopped through this daemon |
+| `GET /status` | `./lab status --json`, and each service's last action through this daemon |
 | `GET /doctor`, `POST /doctor` | the doctor's last report; run the doctor |
 | `GET /services/NAME/log` | the end of a log, without secrets |
-| `POST /services/NAME/start`, `…/stop` | `./lab up NAME`, `./lab down NAME` |
+| `POST /services/NAME/start`, `…/stop`, `…/audit` | `./lab up NAME`, `./lab down NAME`, `./lab audit NAME` |
 | `POST /runs/first` | evaluate the oracle: `./lab eval` with FIRST |
 | `POST /runs/NAME/resume`, `GET /runs/NAME/action` | `./lab eval … --resume NAME`; how far that is |
 | `POST /runs/NAME/delete` | `./lab runs --delete NAME --yes` |
@@ -42,7 +42,7 @@ from vlalab.host import paths, secrets, state
 from vlalab.host.console import log_info, unknown
 from vlalab.runtimes import local
 
-VERBS = {"start": "up", "stop": "down"}
+VERBS = {"start": "up", "stop": "down", "audit": "audit"}
 MAX_ACTIONS = 4  # concurrent; each is a process of the host tool
 STATUS_S, DOCTOR_S, LOG_S = 30.0, 120.0, 20.0  # time limits of read-only commands
 STATUS_FRESH_S = 4.0  # a result is shared by all callers for this long
@@ -139,7 +139,7 @@ class ControlDaemon:
         with self._lock:
             running = [action["service"] for action in self._actions.values() if action["ended"] is None]
             if name in running:
-                raise RequestError(409, f"{name} is already being started or stopped; wait until that is done")
+                raise RequestError(409, f"{name} is already being started, stopped or audited; wait until that is done")
             if len(running) >= MAX_ACTIONS:
                 raise RequestError(429, f"{MAX_ACTIONS} actions are under way; wait until one is done")
             action = {"service": name, "what": verb, "began": time.time(), "ended": None, "code": None, "output": ""}
