@@ -131,7 +131,7 @@ class ControlDaemon:
         if verb == "start" and self._runtime == local.NAME and name in manifests.notebooks().values():
             reason = "outside a container, a notebook gives access to a shell of its user"
             raise RequestError(409, f"{reason}; on the command line: ./lab up {name}")
-        flags = ["--runtime", self._runtime] if verb == "start" else []
+        flags = [] if verb == "stop" else ["--runtime", self._runtime]
         return self._begin(verb, name, [VERBS[verb], name, *flags])
 
     def _begin(self, verb: str, name: str, arguments: list[str]) -> dict[str, Any]:
