@@ -37,7 +37,7 @@ IMAGE_WEIGHT = 0.1  # of the loss of places in images, in nats
 ROUND = 0.1  # error of a place (about 1 cm) below which the loss is quadratic
 JITTER = 0.05  # about 0.5 cm: standard deviation of noise on the places that it learns to act on
 PACE_BATCHES = 12  # batches of the speed measurement, after a third as many for warm-up
-ACTING_WORK = 0.15  # time of a batch of acting, in batches of seeing
+ACTING_WORK = 0.3  # time of a batch of acting, in batches of seeing
 LOOKING_SHARE = 0.7  # of the time limit, for learning to see
 FIX_EPOCHS_AFTER = 0.25  # share of such a part; afterwards the number of epochs is final
 
