@@ -40,7 +40,6 @@ class Loop:
         self, env_class: Any, task: suites.Task, size: int, reads: tuple[str, ...], waiting: bool, **options: Any
     ):
         self.env = env_class(bddl_file_name=str(task.bddl_path), camera_heights=size, camera_widths=size, **options)
-        self.env.seed(0)
         self.reads, self.waiting, self.starts = reads, waiting, suites.init_states(task)
         self.episode = 0
         self.seen: list[str] = []
@@ -50,6 +49,7 @@ class Loop:
         if context is not None:  # the stock environment takes for granted that its context is the current one
             context.make_current()
         digest = hashlib.sha256()
+        self.env.seed(self.episode)  # sides share numpy's global generator
         self.env.reset()
         observation = self.env.set_init_state(self.starts[self.episode % len(self.starts)])
         for number, action in enumerate([WAIT_ACTION] * WAIT + actions):

@@ -1,6 +1,6 @@
-"""LIBERO's tasks as Gymnasium environments: `gymnasium.make("fast_libero/libero_goal-v0", task=3)`.
+"""LIBERO's tasks as Gymnasium environments, such as `gymnasium.make("fast_libero/libero_goal-v0", task=3)`.
 
-Importing this module registers the ids too, for a copy that is not installed.
+Importing this module registers `fast_libero/<suite>-v0` for each suite.
 """
 
 from __future__ import annotations
@@ -13,11 +13,9 @@ import gymnasium
 import numpy as np
 from gymnasium.spaces import Box, Dict
 
-from fast_libero.registration import register
-
 STATE = {"robot0_eef_pos": 3, "robot0_eef_quat": 4, "robot0_gripper_qpos": 2}  # metres; (x, y, z, w); metres
-
-register()
+# Most steps of an episode: those of OpenVLA's evaluation, on which its published results rest.
+MAX_STEPS = {"libero_spatial": 220, "libero_object": 280, "libero_goal": 300, "libero_10": 520, "libero_90": 400}
 
 
 class LiberoEnv(gymnasium.Env[dict[str, np.ndarray], np.ndarray]):  # type: ignore[misc]
@@ -108,3 +106,7 @@ class LiberoEnv(gymnasium.Env[dict[str, np.ndarray], np.ndarray]):  # type: igno
 
     def _observation(self) -> dict[str, np.ndarray]:
         return {name: self._last[name] for name in self.observation_space.spaces}
+
+
+for _suite, _steps in MAX_STEPS.items():
+    gymnasium.register(f"fast_libero/{_suite}-v0", LiberoEnv, max_episode_steps=_steps, kwargs={"suite": _suite})

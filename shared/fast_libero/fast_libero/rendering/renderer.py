@@ -71,6 +71,7 @@ class SceneRenderer:
     def _render(self, camera: int) -> np.ndarray:
         """Render at the stage's pose. The first image from layers is compared with a full render: drivers differ."""
         self._gl.make_current()
+        self._stage.bind()  # another renderer of this process may have drawn since
         layered = None
         if self._compositor is not None:
             try:
