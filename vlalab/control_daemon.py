@@ -8,7 +8,7 @@
 | `GET /doctor`, `POST /doctor` | the doctor's last report; run the doctor |
 | `GET /services/NAME/log` | the end of a log, without secrets |
 | `POST /services/NAME/start`, `…/stop` | `./lab up NAME`, `./lab down NAME` |
-| `POST /runs/first` | evaluate the oracle: `./lab eval` with FIRST |
+| `POST /runs/first` | evaluate the oracle: `./lab eval` |
 | `POST /runs/NAME/resume`, `GET /runs/NAME/action` | `./lab eval … --resume NAME`; how far that is |
 | `POST /runs/NAME/delete` | `./lab runs --delete NAME --yes` |
 
@@ -49,7 +49,6 @@ STATUS_FRESH_S = 4.0  # a result is shared by all callers for this long
 MAX_OUTPUT = 32_000  # characters: the end of a longer one
 LOG_LINES = "400"
 DELETE_S = 120.0
-FIRST = ("libero_goal", "--policy", "oracle", "--trials", "1")  # the evaluation for an empty lab
 SETTINGS = {  # of a run that a page resumes: flag, and what its value in config.json must look like
     "profile": r"[\w.-]+", "seed": r"\d+", "max_steps": r"\d+", "execute": r"\d+", "unnorm_key": r"\w[\w.-]*",
     "episodes": r"\d[\d,-]*",
@@ -100,7 +99,7 @@ class ControlDaemon:
             case ("POST", "services", name, verb) if verb in VERBS:
                 return self._start_action(verb, require_service(name))
             case ("POST", "runs", "first"):
-                return self._begin("first", "oracle's first run", ["eval", *FIRST])
+                return self._begin("first", "run", ["eval", *first_arguments()])
             case ("POST", "runs", name, "resume"):
                 return self._begin("resume", f"run {name}", ["eval", *resume_arguments(require_run(name))])
             case ("GET", "runs", name, "action"):
@@ -186,6 +185,12 @@ def require_run(name: str) -> str:
     if name not in (names := runs.runs()):
         raise RequestError(404, unknown("run", name[:80], names))
     return name
+
+
+def first_arguments() -> list[str]:
+    """Return the arguments of `./lab eval` for an empty lab: the default benchmark's own policy, once per task."""
+    benchmark = manifests.benchmarks()[manifests.default_job()]
+    return [next(iter(benchmark.suites)), "--policy", benchmark.fallback, "--trials", "1"]
 
 
 def resume_arguments(name: str) -> list[str]:
