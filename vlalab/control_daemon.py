@@ -7,8 +7,8 @@
 | `GET /status` | `./lab status --json`, and each service's last action through this daemon |
 | `GET /doctor`, `POST /doctor` | the doctor's last report; run the doctor |
 | `GET /services/NAME/log` | the end of a log, without secrets |
-| `POST /services/NAME/start`, `…/stop`, `…/audit` | `./lab up NAME`, `./lab down NAME`, `./lab audit NAME` |
-| `POST /runs/first` | the first evaluation of an empty lab: `runs.FIRST` |
+| `POST /services/NAME/start`, `…/stop` | `./lab up NAME`, `./lab down NAME` |
+| `POST /runs/first` | evaluate the oracle: `./lab eval` |
 | `POST /runs/NAME/resume`, `GET /runs/NAME/action` | `./lab eval … --resume NAME`; how far that is |
 | `POST /runs/NAME/delete` | `./lab runs --delete NAME --yes` |
 
@@ -99,7 +99,7 @@ class ControlDaemon:
             case ("POST", "services", name, verb) if verb in VERBS:
                 return self._start_action(verb, require_service(name))
             case ("POST", "runs", "first"):
-                return self._begin("first", "oracle's first run", runs.FIRST["run"].split()[1:])
+                return self._begin("first", "run", ["eval", *first_arguments()])
             case ("POST", "runs", name, "resume"):
                 return self._begin("resume", f"run {name}", ["eval", *resume_arguments(require_run(name))])
             case ("GET", "runs", name, "action"):
@@ -185,6 +185,12 @@ def require_run(name: str) -> str:
     if name not in (names := runs.runs()):
         raise RequestError(404, unknown("run", name[:80], names))
     return name
+
+
+def first_arguments() -> list[str]:
+    """Return the arguments of `./lab eval` for an empty lab: the default benchmark's own policy, once per task."""
+    benchmark = manifests.benchmarks()[manifests.default_job()]
+    return [next(iter(benchmark.suites)), "--policy", benchmark.fallback, "--trials", "1"]
 
 
 def resume_arguments(name: str) -> list[str]:

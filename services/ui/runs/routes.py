@@ -33,6 +33,7 @@ COLUMNS = {  # of the list, in their order: how to sort by them
     "profile": lambda run: run.get("profile"), "assets": lambda run: run.get("assets"),
     "created": lambda run: run["created"], "seconds": lambda run: run.get("seconds"),
 }  # fmt: skip
+STATES = ("running", "complete", "stopped", "interrupted", "failed", "not started", "damaged")
 NUMBERS = ("done", "seconds")  # columns aligned to the right
 OUTCOMES = ("failure", "success")
 PAIR_FILTERS = {  # of a comparison's pairs
@@ -76,7 +77,9 @@ def routes(site: Site, stores: Stores) -> list[BaseRoute]:
         displayed, paging = tables.page(request, found, query)
         return site.render(
             request, template, runs=displayed, **paging, count=len(runs), query=query, columns=COLUMNS, numbers=NUMBERS,
-            choices={name: sorted({str(run[name]) for run in runs if name in run}) for name in FILTERS},
+            choices={
+                **{name: sorted({str(run[name]) for run in runs if name in run}) for name in FILTERS}, "state": STATES,
+            },
             with_query=lambda **changes: urlencode({name: v for name, v in {**query, **changes}.items() if v}), **more,
         )  # fmt: skip
 

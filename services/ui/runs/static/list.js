@@ -28,6 +28,7 @@ function filter() {
   timer = setTimeout(async () => {
     history.replaceState(null, "", `${location.pathname}?${query()}`);
     if (await draw(path(), rows)) showChosen();
+if (form.q.value !== form.q.defaultValue) filter(); // typed before this script came
   }, TYPING_MS);
 }
 
@@ -45,6 +46,7 @@ rows.addEventListener("change", ({ target }) => {
   if (target.checked) chosen.add(target.dataset.choose);
   else chosen.delete(target.dataset.choose);
   showChosen();
+if (form.q.value !== form.q.defaultValue) filter(); // typed before this script came
 });
 compare.addEventListener("click", () => {
   const [a, b] = chosen;
@@ -52,3 +54,4 @@ compare.addEventListener("click", () => {
 });
 follow(path, rows, () => (rows.querySelector("[data-state=running]") ? RUNNING_MS : QUIET_MS));
 showChosen();
+if (form.q.value !== form.q.defaultValue) filter(); // typed before this script came
