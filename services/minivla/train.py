@@ -35,7 +35,6 @@ MAX_INSTRUCTION_TOKENS = 48
 UNKNOWN = 0  # id of [UNK]
 IMAGE_WEIGHT = 0.1  # of the loss of places in images, in nats
 ROUND = 0.1  # error of a place (about 1 cm) below which the loss is quadratic
-JITTER = 0.05  # about 0.5 cm: standard deviation of noise on the places that it learns to act on
 PACE_BATCHES = 12  # batches of the speed measurement, after a third as many for warm-up
 ACTING_WORK = 0.3  # time of a batch of acting, in batches of seeing
 LOOKING_SHARE = 0.7  # of the time limit, for learning to see
@@ -175,8 +174,7 @@ def loss_of(run: Training, index: Tensor) -> Tensor:
     if looks is None:
         seen = [augmented(data.images[index], run.generator)]
     else:
-        places = looks.places[index]
-        seen = [looks.answers[index], places + JITTER * torch.randn(places.shape, generator=run.generator)]
+        seen = [looks.answers[index], looks.places[index]]
     noise = torch.randn((len(index), draws, *chunk.shape[1:]), generator=run.generator)
     draw = torch.rand((len(index), draws), generator=run.generator)
     rows = slice(run.machine.rank, None, run.machine.world)
@@ -193,7 +191,8 @@ def loss_of(run: Training, index: Tensor) -> Tensor:
             memory = run.nn_model.encode(Looks(looks.cells, *seen), words, data.pad, state)
         memory.tokens, memory.mask = (tensor.repeat_interleave(draws, 0) for tensor in (memory.tokens, memory.mask))
         predicted = run.nn_model.denoise(x.to(device), time_.to(device), memory)
-    error = (predicted.float() - target.to(device)).square().mean(-1)
+    gap = predicted.float() - target.to(device)
+    error = (gap.abs() if run.config.head == "regression" else gap.square()).mean(-1)
     return (error * real).sum() / count
 
 
