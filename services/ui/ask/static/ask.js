@@ -144,16 +144,16 @@ async function ask(event) {
   }
 }
 
-// --- the audit, which the page Lab's daemon runs ----------------------------------------------------------------
+// --- the audit, which the control daemon runs ----------------------------------------------------------------
 
-const LAB = `${HERE}../lab`;
+const SERVICES = `${HERE}../services`;
 let following;
 
 // Shows the policy's last audit that was started on this site, and follows it while it runs.
 async function showAudit() {
   clearTimeout(following);
   const name = policy.name, page = document.createElement("template"), place = $("#audit div");
-  page.innerHTML = await (await fetch(`${LAB}/state`)).text();
+  page.innerHTML = await (await fetch(`${SERVICES}/state`)).text();
   const last = $(`details[data-what=audit][id^="done-${CSS.escape(name)}-"]`, page.content);
   if (name !== policy.name) return;
   place.replaceChildren(...(last ? [last] : []));
@@ -165,7 +165,7 @@ async function showAudit() {
 }
 
 $("#audit button").addEventListener("click", async () => {
-  const answer = await fetch(`${LAB}/services/${encodeURIComponent(policy.name)}/audit`, { method: "POST" });
+  const answer = await fetch(`${SERVICES}/${encodeURIComponent(policy.name)}/audit`, { method: "POST" });
   if (answer.ok) return showAudit();
   $("#audit div").innerHTML = '<p class="said wait" role="alert"></p>';
   $("#audit div p").textContent = (await answer.json()).detail;
