@@ -58,6 +58,18 @@ def test_a_planted_fault_is_named(arm, tmp_path, name):
     assert not named if name.endswith("all") else EPISODE in named, result.lines()
 
 
+def test_next_actions_that_explain_few_numbers_are_no_delay(arm, tmp_path):
+    """So it is where noise was added to recorded actions: the next ones react to it."""
+
+    def delayed(episode):
+        action = episode.columns[ACTION].copy()
+        action[1:, :2] = episode.columns[ACTION][:-1, :2]
+        return replace(episode, columns={**episode.columns, ACTION: action})
+
+    planted = planted_data.save(tmp_path / "few", arm[0], [delayed(episode) for episode in arm[1]])
+    assert audit(planted.directory).notes == []
+
+
 def test_sentences_are_compared_with_the_simulated_tasks(arm, tmp_path):
     planted = planted_data.plant(tmp_path / "planted", *arm, PLANTS[UNSEEN][1], EPISODE)
     source = {"episodes": [{"instruction": episode.task} for episode in arm[1]]}

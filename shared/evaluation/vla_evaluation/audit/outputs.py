@@ -107,10 +107,11 @@ def timing(outputs: Outputs) -> Verdict:
 
     # a gripper changes too seldom to tell one step
     axes = np.array([i for i in outputs.live if "gripper" not in outputs.names[i]] or outputs.live, int)
-    start = answers[:, : outputs.length]
-    plain, found = gain_of(start, 0), []
+    found = []
     for shift, finding in ((-1, "delayed by one step"), (-2, "delayed by two steps"), (1, "first action dropped")):
-        result = compare(gain_of(start, shift), plain, axes)
+        first = min(max(0, -shift), outputs.length - 1)  # what a delayed chunk begins with is an earlier one's
+        chunks = answers[:, first : outputs.length]
+        result = compare(gain_of(chunks, first + shift), gain_of(chunks, first), axes)
         found.append((result, finding, f"with what was done {abs(shift)} {'earlier' if shift < 0 else 'later'}", shift))
     if answers.shape[1] > 2:
         valid = np.isfinite(answers[..., 0]).sum(1).min() or 1
