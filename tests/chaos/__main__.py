@@ -1,6 +1,6 @@
 """`./lab test chaos`: attacks this lab's own evaluations and services on this machine, and says what held.
 
-    PYTHONPATH=.:shared/common:shared/contract:shared/evaluation \
+    PYTHONPATH=.:shared/common:shared/contract:shared/evaluation:shared/fast_libero \
         images/libero/.venv/bin/python -m tests.chaos --minutes 2.5 --seed 7
 
 Bounded in time and count, aimed at loopback only, repeatable by its seed. Four families: faults on running evaluations

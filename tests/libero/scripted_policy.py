@@ -10,7 +10,10 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT), *(str(ROOT / "shared" / name) for name in ("common", "contract", "evaluation"))]
+sys.path[:0] = [
+    str(ROOT),
+    *(str(ROOT / "shared" / name) for name in ("common", "contract", "evaluation", "fast_libero")),
+]
 
 import numpy as np  # noqa: E402
 

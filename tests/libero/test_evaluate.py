@@ -333,7 +333,7 @@ def test_all_workers_took_part_and_stayed_with_their_task(sharded):
 def test_all_that_a_real_worker_imports_is_part_of_its_run(sharded):
     """See tests/libero/test_provenance.py: what is not would change results, and nobody would be told."""
     said = "".join(path.read_text() for path in (sharded / "by-1").glob("logs/*.log"))
-    ours = r"^import '((?:services|vla_common|vla_contract|vla_evaluation)[\w.]*)' #"
+    ours = r"^import '((?:services|fast_libero|vla_common|vla_contract|vla_evaluation)[\w.]*)' #"
     seen = set(re.findall(ours, said, re.MULTILINE))
     assert {"fast_libero.rendering.compositor", "vla_contract.client.client"} < seen
     counted = imports.closure((provenance.WORKER, BENCHMARK.module), BENCHMARK.uncounted)

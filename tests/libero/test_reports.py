@@ -79,7 +79,13 @@ def serving(volume: Path, *words: str, **variables: str):
     (port,) = free_ports(1)
     kept = {name: value for name, value in os.environ.items() if not name.startswith("VLALAB_")}
     path = os.pathsep.join(
-        map(str, (ROOT, *(ROOT / "shared" / name for name in ("common", "contract", "evaluation", "datasets"))))
+        map(
+            str,
+            (
+                ROOT,
+                *(ROOT / "shared" / name for name in ("common", "contract", "evaluation", "datasets", "fast_libero")),
+            ),
+        )
     )
     env = {**kept, "PYTHONPATH": path, "VLALAB_VOLUME": str(volume), **variables}
     command = [UI, "-m", "services.ui", "--policy-url", "http://127.0.0.1:9", "--port", str(port), *words]

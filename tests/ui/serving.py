@@ -17,7 +17,7 @@ from fastapi import FastAPI
 from vla_contract.server.serving import address, listen, uvicorn_config
 
 ROOT = Path(__file__).resolve().parents[2]
-SHARED = (ROOT / "shared" / name for name in ("common", "contract", "evaluation", "datasets"))
+SHARED = (ROOT / "shared" / name for name in ("common", "contract", "evaluation", "datasets", "fast_libero"))
 ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (ROOT, *SHARED)))}
 
 

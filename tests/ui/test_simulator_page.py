@@ -79,7 +79,7 @@ class Program:
 
     def __init__(self, log: Path, *words: str, port: int = 0, **variables: str):
         self.log = log
-        shared = (ROOT / "shared" / name for name in ("common", "contract", "evaluation", "datasets"))
+        shared = (ROOT / "shared" / name for name in ("common", "contract", "evaluation", "datasets", "fast_libero"))
         env = {**os.environ, **variables, "PYTHONPATH": os.pathsep.join(map(str, (ROOT, *shared)))}
         with open(log, "w") as output:
             command = [str(LIBERO), "-m", *words, "--port", str(port)]
