@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -134,6 +135,11 @@ def server_of(name: str) -> dict[str, Any]:
     return dict(servers.get("", {}))
 
 
+def is_ready(name: str) -> bool:
+    """Return whether a student's server runs and answers."""
+    return bool(server_of(name).get("ready"))
+
+
 def stop(name: str) -> Any:
     """End a student's server, whatever state it is in; return the choices with which it was started."""
     account = store.require(name)
@@ -163,7 +169,7 @@ def restart(*names: str) -> None:
         if api("GET", f"users/{name}") is None:
             raise ValueError(f"{name} has never logged in, so there is no server to restart")
         api("POST", f"users/{name}/server", choices)
-        repeat_until(lambda name=name: server_of(name).get("ready"), f"{name}'s server did not start")
+        repeat_until(partial(is_ready, name), f"{name}'s server did not start")
         print(f"{name}: restarted")
 
 
@@ -248,7 +254,7 @@ def collect(what: str, target: str) -> None:
         pack = as_student(account, ["env", "-C", "notebooks", "sh", "-c", PACK, what])
         directory = Path(target) / account.name
         directory.mkdir(parents=True, exist_ok=True)
-        unpack = ["tar", "-x", "-v", "--no-same-owner", "--no-same-permissions", "-C", directory]
+        unpack = ["tar", "-x", "-v", "--no-same-owner", "--no-same-permissions", "-C", str(directory)]
         files = subprocess.run(unpack, input=pack, check=bool(pack), capture_output=True).stdout
         print(f"{account.name}: {len(files.splitlines())} files")
 

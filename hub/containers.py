@@ -13,7 +13,6 @@ from typing import Any
 import docker
 from docker.types import DeviceRequest, LogConfig
 from dockerspawner import DockerSpawner
-from traitlets import default
 
 from hub import grants, homes, store
 from hub.spawners import STARTING, StudentSpawner
@@ -62,8 +61,7 @@ def run(account: store.Account, settings: dict[str, Any], words: list[str]) -> s
 class ContainerSpawner(StudentSpawner, DockerSpawner):  # type: ignore[misc]  # dockerspawner is not installed here
     """A server in a container that runs as the student's uid."""
 
-    @default("name_template")
-    def _id_as_name(self) -> str:
+    def _name_template_default(self) -> str:
         return f"vla-class-{self.account.id}"
 
     def get_env(self) -> dict[str, str]:
