@@ -130,7 +130,7 @@ LOOKS: dict[str, tuple[int, Callable[[Browser, str], None]]] = {  # the window's
     "runs": (980, plain("/runs/libero_goal-oracle-1", VIDEOS)),
     "compare": (1000, plain("/runs/compare?a=libero_goal-oracle-1&b=libero_goal-random-1", VIDEOS)),
     "data": (1000, plain("/data/goal-oracle/0", "document.querySelectorAll('.curves polyline').length > 7")),
-    "lab": (1000, plain("/lab", "document.querySelectorAll('tr[data-service] button').length > 3")),
+    "services": (1000, plain("/services", "document.querySelectorAll('tr[data-service] button').length > 3")),
 }
 
 

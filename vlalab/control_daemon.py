@@ -1,16 +1,19 @@
-"""The control daemon of the page Lab: it queries, starts and stops services with the lab's own commands.
+"""The control daemon of the page Services: it queries, starts and stops services with the lab's own commands.
 
 `python -m vlalab.control_daemon DIRECTORY RUNTIME` serves DIRECTORY/socket to callers that know DIRECTORY/secret:
 
 | route | result |
 |---|---|
-| `GET /status` | `./lab status --json`, and the services started and stopped through this daemon |
+| `GET /status` | `./lab status --json`, and each service's last action through this daemon |
 | `GET /doctor`, `POST /doctor` | the doctor's last report; run the doctor |
 | `GET /services/NAME/log` | the end of a log, without secrets |
 | `POST /services/NAME/start`, `…/stop` | `./lab up NAME`, `./lab down NAME` |
+| `POST /runs/first` | evaluate the oracle: `./lab eval` |
+| `POST /runs/NAME/resume`, `GET /runs/NAME/action` | `./lab eval … --resume NAME`; how far that is |
+| `POST /runs/NAME/delete` | `./lab runs --delete NAME --yes` |
 
-No route takes a body or a query. The only input to a command line is the name of a service in compose.yaml, and no
-shell is used.
+No route takes a body or a query. The only inputs to a command line are the names of a service in compose.yaml and of a
+run on the volume, and that run's settings, each checked; no shell is used.
 """
 
 from __future__ import annotations
@@ -18,30 +21,39 @@ from __future__ import annotations
 import hmac
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from secrets import token_urlsafe
 from socketserver import ThreadingMixIn, UnixStreamServer
 from typing import Any
 
-from vlalab.commands import lifecycle, support
-from vlalab.description import compose, manifests
+from vlalab.commands import evaluation, lifecycle, support
+from vlalab.description import compose, manifests, runs
 from vlalab.engine import docker, volumes
 from vlalab.host import paths, secrets, state
 from vlalab.host.console import log_info, unknown
 from vlalab.runtimes import local
 
-VERBS = {"start": "up", "stop": "down"}
+VERBS = {"start": "up", "stop": "down", "audit": "audit"}
 MAX_ACTIONS = 4  # concurrent; each is a process of the host tool
 STATUS_S, DOCTOR_S, LOG_S = 30.0, 120.0, 20.0  # time limits of read-only commands
 STATUS_FRESH_S = 4.0  # a result is shared by all callers for this long
 MAX_OUTPUT = 32_000  # characters: the end of a longer one
 LOG_LINES = "400"
+DELETE_S = 120.0
+SETTINGS = {  # of a run that a page resumes: flag, and what its value in config.json must look like
+    "profile": r"[\w.-]+", "seed": r"\d+", "max_steps": r"\d+", "execute": r"\d+", "unnorm_key": r"\w[\w.-]*",
+    "episodes": r"\d[\d,-]*",
+}  # fmt: skip
+POLL_S = 0.2  # between two looks at the output of an action
 REQUEST_S = 10.0  # time limit for receiving a request
 
 
@@ -86,6 +98,18 @@ class ControlDaemon:
                 return {"log": safe(output or error, current_secrets())}
             case ("POST", "services", name, verb) if verb in VERBS:
                 return self._start_action(verb, require_service(name))
+            case ("POST", "runs", "first"):
+                return self._begin("first", "run", ["eval", *first_arguments()])
+            case ("POST", "runs", name, "resume"):
+                return self._begin("resume", f"run {name}", ["eval", *resume_arguments(require_run(name))])
+            case ("GET", "runs", name, "action"):
+                action = self._actions.get(f"run {name}", {})
+                return {**action, "output": safe(action["output"], current_secrets())} if action else {}
+            case ("POST", "runs", name, "delete"):
+                output, error = run("runs", "--delete", require_run(name), "--yes", seconds=DELETE_S)
+                if name in runs.runs():
+                    raise RequestError(409, safe(error, current_secrets()))
+                return {"deleted": name}
         raise RequestError(404, "route not found")
 
     def _read_status(self) -> tuple[Any, str]:
@@ -106,35 +130,43 @@ class ControlDaemon:
         if verb == "start" and self._runtime == local.NAME and name in manifests.notebooks().values():
             reason = "outside a container, a notebook gives access to a shell of its user"
             raise RequestError(409, f"{reason}; on the command line: ./lab up {name}")
+        flags = [] if verb == "stop" else ["--runtime", self._runtime]
+        return self._begin(verb, name, [VERBS[verb], name, *flags])
+
+    def _begin(self, verb: str, name: str, arguments: list[str]) -> dict[str, Any]:
+        """Start a command of the lab about a service or a run. Raises RequestError if there are too many."""
         with self._lock:
             running = [action["service"] for action in self._actions.values() if action["ended"] is None]
             if name in running:
-                raise RequestError(409, f"{name} is already being started or stopped; wait until that is done")
+                raise RequestError(409, f"{name} is already being started, stopped or audited; wait until that is done")
             if len(running) >= MAX_ACTIONS:
-                raise RequestError(429, f"{MAX_ACTIONS} services are being started or stopped; wait until one is done")
+                raise RequestError(429, f"{MAX_ACTIONS} actions are under way; wait until one is done")
             action = {"service": name, "what": verb, "began": time.time(), "ended": None, "code": None, "output": ""}
             self._actions[name] = action
         log_info(f"request from the page: {verb} {name}")
         snapshot = dict(action)
-        threading.Thread(target=self._act, args=[action], daemon=True).start()
+        threading.Thread(target=self._act, args=[action, arguments], daemon=True).start()
         return snapshot
 
-    def _act(self, action: dict[str, Any]) -> None:
-        verb, service = action["what"], action["service"]
-        flags = ["--runtime", self._runtime] if verb == "start" else []
-        # In its own session, so it continues when this process ends.
-        process = subprocess.Popen(
-            [paths.ROOT / "lab", VERBS[verb], service, *flags], cwd=paths.ROOT, start_new_session=True,
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-        )  # fmt: skip
-        assert process.stdout is not None
-        for line in process.stdout:
-            action["output"] = end_of(action["output"] + line.decode(errors="replace"))
-        action["code"] = process.wait()
+    def _act(self, action: dict[str, Any], arguments: list[str]) -> None:
+        # In its own session and with a file for its output, so it continues when this process ends.
+        with tempfile.TemporaryFile() as output:
+            process = subprocess.Popen(
+                [paths.ROOT / "lab", *arguments], cwd=paths.ROOT, start_new_session=True, stdin=subprocess.DEVNULL,
+                stdout=output, stderr=subprocess.STDOUT,
+            )  # fmt: skip
+            code = None
+            while code is None:
+                with suppress(subprocess.TimeoutExpired):
+                    code = process.wait(POLL_S)
+                start = max(os.fstat(output.fileno()).st_size - MAX_OUTPUT, 0)
+                action["output"] = end_of(os.pread(output.fileno(), MAX_OUTPUT, start).decode(errors="replace"))
+        action["code"] = code
         self._status_until = 0.0
         self._read_status()  # before the action ends, so a caller sees the service's new state
         action["ended"] = time.time()
-        log_info(f"{verb} {service} ended with code {action['code']}:\n{safe(action['output'], current_secrets())}")
+        what = f"{action['what']} {action['service']}"
+        log_info(f"{what} ended with code {code}:\n{safe(action['output'], current_secrets())}")
 
 
 # --- read-only commands, and secrets --------------------------------------------------------------------------
@@ -146,6 +178,41 @@ def require_service(name: str) -> str:
     if name not in services:
         raise RequestError(404, unknown("service", name[:80], services))
     return name
+
+
+def require_run(name: str) -> str:
+    """Return the name of a run on the volume. Raises RequestError for any other."""
+    if name not in (names := runs.runs()):
+        raise RequestError(404, unknown("run", name[:80], names))
+    return name
+
+
+def first_arguments() -> list[str]:
+    """Return the arguments of `./lab eval` for an empty lab: the default benchmark's own policy, once per task."""
+    benchmark = manifests.benchmarks()[manifests.default_job()]
+    return [next(iter(benchmark.suites)), "--policy", benchmark.fallback, "--trials", "1"]
+
+
+def resume_arguments(name: str) -> list[str]:
+    """Return the arguments of `./lab eval` that resume a run with its settings; the evaluator refuses all others.
+
+    Raises RequestError if its config.json, which containers may write, is not like that of a run.
+    """
+    try:
+        identity = json.loads((paths.volume() / "runs" / name / "config.json").read_text(encoding="utf-8"))
+        suite, policy, assets = identity["suite"], identity["policy"]["name"], identity["assets"]["kind"]
+        settings = {flag: str(identity[flag]) for flag in SETTINGS if identity.get(flag) is not None}
+        settings["tasks"] = ",".join(str(int(task)) for task in identity["tasks"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise RequestError(409, f"the settings of {name} cannot be read: {error}") from error
+    wrong = [flag for flag, pattern in SETTINGS.items() if not re.fullmatch(pattern, settings.get(flag, "0"))]
+    if suite not in manifests.suites() or policy not in evaluation.policies() or wrong:
+        raise RequestError(
+            409, f"{name} cannot be resumed from the page; on the command line: ./lab eval … --resume {name}"
+        )
+    flags = [part for flag, value in settings.items() for part in (f"--{flag.replace('_', '-')}", value)]
+    more = ["--assets", assets] if assets in ("kit", "official") else []
+    return [suite, "--policy", policy, *flags, *more, "--resume", name]
 
 
 def current_secrets() -> set[str]:

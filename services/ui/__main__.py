@@ -38,7 +38,7 @@ class ServiceSettings(Serving):
     port: int = 7860  # 0: any free port, printed in the log
     services: str = "simulator=http://127.0.0.1:8006"  # services of the pages: name=address, separated by commas
     policies: str = ""  # other policies: name=address, separated by commas
-    steward: str = ""  # directory with the control daemon's socket and secret, for the page Lab
+    steward: str = ""  # directory with the control daemon's socket and secret, for the page Services
     timeout_s: float = 120.0  # time limit for a policy's answer
 
     def __post_init__(self):

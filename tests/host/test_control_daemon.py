@@ -13,6 +13,7 @@ import pytest
 
 from tests.ports import free_ports
 from vlalab import control_daemon as daemon
+from vlalab.commands import evaluation
 from vlalab.control_daemon import ControlDaemon, RequestError
 from vlalab.description import compose, manifests
 from vlalab.environments import venvs
@@ -34,7 +35,8 @@ esac
 """
 SERVICE = Path(__file__).with_name("small_service.py")
 ROUTES = [("GET", "/status"), ("GET", "/doctor"), ("POST", "/doctor"), ("GET", "/services/small/log"),
-          ("POST", "/services/small/start"), ("POST", "/services/small/stop")]  # fmt: skip
+          *(("POST", f"/services/small/{verb}") for verb in daemon.VERBS), ("POST", "/runs/first"),
+          ("POST", "/runs/goal-1/resume"), ("GET", "/runs/goal-1/action"), ("POST", "/runs/goal-1/delete")]  # fmt: skip
 NAMES = ("nobody", "", "..", "%2e%2e", "../oracle", "--help", "oracle;id", "$(id)", "oracle%20", "libero", "x" * 5000)
 
 
@@ -119,7 +121,7 @@ def test_no_route_answers_without_its_secret(served, clone):
 def test_only_a_service_of_compose_yaml_reaches_a_command(served, clone):
     """A job is none of them."""
     for name in NAMES:
-        for method, what in (("POST", "start"), ("POST", "stop"), ("GET", "log")):
+        for method, what in (("POST", "start"), ("POST", "stop"), ("POST", "audit"), ("GET", "log")):
             status, told = Asked(served).ask(f"/services/{name}/{what}", method)
             assert status == 404 and len(told["detail"]) < 600, name
     assert asked_of(clone) == []
@@ -164,8 +166,62 @@ def test_what_a_page_can_do_a_command_can_do(served, clone):
     assert ended(served, "oracle")["output"] == "oracle is done\n"
     Asked(served).ask("/services/oracle/stop", "POST")
     wait_for(lambda: action_of(served, "oracle")["what"] == "stop" and action_of(served, "oracle")["ended"])
+    Asked(served).ask("/services/openvla/audit", "POST")
+    assert ended(served, "openvla")["what"] == "audit"
     acted = [line for line in asked_of(clone) if not line.startswith("status")]
-    assert acted == ["up oracle --runtime local", "down oracle"]
+    assert acted == ["up oracle --runtime local", "down oracle", "audit openvla --runtime local"]
+
+
+SUITES, POLICIES = manifests.suites(), evaluation.policies()  # of this clone, not of the one that is served
+IDENTITY = {
+    "suite": "libero_goal", "policy": {"name": "oracle"}, "assets": {"kind": "kit"}, "profile": "openvla", "seed": 0,
+    "max_steps": 300, "execute": None, "unnorm_key": None, "tasks": [0, 2], "episodes": "0-4",
+}  # fmt: skip
+
+
+@pytest.fixture
+def run(monkeypatch, tmp_path):
+    """A run on a volume; returns its directory."""
+    monkeypatch.setattr(paths, "volume", lambda: tmp_path / "volume")
+    monkeypatch.setattr(manifests, "suites", lambda: SUITES)
+    monkeypatch.setattr(evaluation, "policies", lambda: POLICIES)
+    directory = tmp_path / "volume/runs/goal-1"
+    directory.mkdir(parents=True)
+    (directory / "run.sqlite").touch()
+    (directory / "config.json").write_text(json.dumps(IDENTITY))
+    return directory
+
+
+def test_a_run_is_resumed_with_its_settings_and_deleted(run, served, clone):
+    assert Asked(served).ask("/runs/goal-1/action") == (200, {})
+    assert Asked(served).ask("/runs/goal-1/resume", "POST")[0] == 200
+    ended(served, "run goal-1")
+    assert Asked(served).ask("/runs/goal-1/action")[1]["code"] == 0
+    status, told = Asked(served).ask("/runs/goal-1/delete", "POST")
+    assert status == 409 and "ended with code" in told["detail"], "that command did not delete it"
+    assert [line for line in asked_of(clone) if not line.startswith("status")] == [
+        "eval libero_goal --policy oracle --profile openvla --seed 0 --max-steps 300 --episodes 0-4 --tasks 0,2"
+        " --assets kit --resume goal-1",
+        "runs --delete goal-1 --yes",
+    ]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"suite": "--help"},
+        {"policy": {"name": "http://evil"}},
+        {"episodes": "--workers"},
+        {"tasks": ["--x"]},
+        {"seed": "1 2"},
+    ],
+)
+def test_settings_of_a_run_that_are_none_reach_no_command(run, served, clone, change):
+    """A container may write them."""
+    (run / "config.json").write_text(json.dumps({**IDENTITY, **change}))
+    assert Asked(served).ask("/runs/goal-1/resume", "POST")[0] == 409
+    assert {Asked(served).ask(f"/runs/{name}/delete", "POST")[0] for name in NAMES} == {404}
+    assert asked_of(clone) == []
 
 
 def test_one_action_at_a_time_for_a_service(served, clone):
@@ -185,7 +241,7 @@ def test_one_action_at_a_time_for_a_service(served, clone):
 
 def test_so_many_actions_at_once_and_no_more(monkeypatch):
     desk, names = ControlDaemon("local"), daemon.lifecycle.long_lived()
-    monkeypatch.setattr(desk, "_act", lambda action: None)  # which does not end
+    monkeypatch.setattr(desk, "_act", lambda action, arguments: None)  # which does not end
     notebooks = manifests.notebooks().values()
     others = [name for name in names if name != compose.PAGE and name not in notebooks]
     for name in others[: daemon.MAX_ACTIONS]:

@@ -25,7 +25,7 @@ from vlalab.host import paths
 
 NAME, TOKEN = "lab.localhost", "behind-a-proxy"  # browsers resolve names below .localhost themselves
 PORTS = {"ui": 7860, "tensorboard": 6006, "ws_mdl": 8888}
-PAGES = ("/", "/ask/", "/runs", "/runs/leaderboard", "/runs/compare", "/data", "/lab")
+PAGES = ("/", "/ask/", "/runs", "/runs/leaderboard", "/runs/compare", "/data", "/services")
 NGINX = shutil.which("nginx")
 IN_NGINX = (
     "events {{}} pid {0}/pid; {1} error_log stderr; http {{ access_log off; client_body_temp_path {0}/body; {2} }}"
@@ -197,7 +197,7 @@ def test_links_and_files_of_a_page_lie_below_the_public_address(path, public, ce
 def test_the_lab_page_leads_to_the_other_services_there(public, certificate):
     with client(public, certificate) as asking:
         log_in(asking)
-        found = set(re.findall(r'id="open-\w+" href="([^"]+)"', asking.get("/lab/state").text))
+        found = set(re.findall(r'id="open-\w+" href="([^"]+)"', asking.get("/services/state").text))
     assert found == {f"{public}/{path}/" for path in ("tensorboard", "notebook/ws_mdl")}
 
 
@@ -254,7 +254,7 @@ def test_a_health_check_needs_no_prefix(lab):
 def test_pages_work_in_a_browser(public):
     with browser.Browser() as page:
         page.do("Security.setIgnoreCertificateErrors", ignore=True)
-        page.go(f"{public}/lab")
+        page.go(f"{public}/services")
         page.until("document.querySelector('[name=password]') !== null")
         page.complaints.clear()  # of the 401 that the login is sent with
         page.js(f"document.querySelector('[name=password]').value = {TOKEN!r}")

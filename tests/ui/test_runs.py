@@ -16,6 +16,7 @@ from policies import WaitingPolicy
 from serving import ENVIRONMENT, nobody, serving
 from starlette.requests import Request
 
+from services.ui.runs.routes import verdict
 from services.ui.site import tables
 from services.ui.site.tables import ROWS, csv_response
 from services.ui.volume import runs
@@ -108,6 +109,57 @@ def test_the_list_has_every_run_and_keeps_to_its_filters(url):
     assert "No run matches" in httpx.get(f"{url}/runs?policy=nobody").text
 
 
+def names(page: str) -> list[str]:
+    """Return the runs of a list, in its order."""
+    return re.findall(r'<tr id="run-([\w.-]+)"', page)
+
+
+def test_the_list_is_searched_and_sorted(url):
+    assert set(names(httpx.get(f"{url}/runs?q=GOAL+oracle").text)) == {"goal-oracle-1"}
+    best = names(httpx.get(f"{url}/runs/rows?sort=-rate").text)
+    assert best == ["object-vla-1", "goal-oracle-1", "goal-vla-1", "broken-1"], "a damaged one has no rate"
+    assert names(httpx.get(f"{url}/runs/rows?sort=rate").text)[0] == "goal-vla-1"
+    assert len(names(httpx.get(f"{url}/runs?sort=nothing").text)) == 4
+    page = httpx.get(f"{url}/runs?sort=rate&suite=libero_goal").text
+    assert 'aria-sort="ascending"><a href="/runs?suite=libero_goal&amp;sort=-rate"' in page
+
+
+def test_a_rate_has_no_whisker_before_three_episodes(url, volume):
+    with begun(volume, "few", now=time.time()) as store:
+        try:
+            for count in range(1, 4):
+                finish(store, time.time(), lambda task, episode: True)
+                row = _row(httpx.get(f"{url}/runs").text, "few")
+                assert "100.0 %" in row and ('class="interval"' in row) == (count == 3)
+        finally:
+            shutil.rmtree(store.path.parent)
+
+
+def test_home_shows_what_runs_and_what_there_is(url, volume):
+    (volume / "checkpoints" / "tiny").mkdir(parents=True)
+    (volume / "checkpoints" / "tiny" / "weights").write_bytes(bytes(2_000_000))
+    with begun(volume, "growing", now=time.time()) as store:
+        try:
+            finish(store, time.time(), lambda task, episode: True)
+            page = httpx.get(f"{url}/").text
+            running, last = page.split('id="running"')[1].split("</section>")[0], page.split('id="last"')[1]
+            assert 'href="/runs/growing"' in running and "1/10" in running
+            assert 'href="/runs/goal-vla-1"' in last and "2.0 MB" in last and 'id="start"' not in page
+        finally:
+            shutil.rmtree(store.path.parent)
+            shutil.rmtree(volume / "checkpoints")
+
+
+def test_an_empty_lab_says_where_to_start(tmp_path, stack):
+    from services.ui.app import create_app
+    from services.ui.ask.link import PolicyLink
+
+    link = stack.enter_context(closing(PolicyLink(nobody())))
+    page = httpx.get(stack.enter_context(serving(create_app(link, volume=tmp_path)))).text
+    start = page.split('id="start"')[1].split("</section>")[0]
+    assert "./lab eval libero_goal" in start and 'href="/simulator"' in start and "./lab notebook ws_mdl" in start
+
+
 def test_a_run_is_shown_with_its_tasks_videos_and_their_filters(url):
     page = httpx.get(f"{url}/runs/goal-vla-1").text
     assert "80.0 %" in page and "&lt;b&gt;put&lt;/b&gt; the bowl" in page and "<b>put</b>" not in page
@@ -149,9 +201,28 @@ def test_two_runs_are_compared_and_the_episodes_that_differ_are_shown(url):
     page = httpx.get(f"{url}/runs/compare?a=goal-vla-1&b=goal-oracle-1").text
     shown = re.findall(r'pair" data-task="(\d+)" data-episode="(\d+)"', page)
     assert set(shown) == {("0", "1"), ("0", "3"), ("1", "3")}
-    assert "p = 1" in page and "+10.0" in page
+    assert "No difference is shown: B − A is +10.0 points" in page and "p = 1, 10 pairs, kit assets" in page
+    assert '<th scope="row">policy.name</th><td>vla</td><td>oracle</td>' in page
     every = httpx.get(f"{url}/runs/compare?a=goal-vla-1&b=goal-oracle-1&show=all").text
     assert every.count("data-episode=") == 10 and every.count("<video") == 4
+
+
+@pytest.mark.parametrize(
+    ("difference", "interval", "words"),
+    [
+        (-0.12, (-0.21, -0.03), "B is worse by 12.0 points (95 % 3.0 to 21.0, p = 0.012, 100 pairs)."),
+        (0.12, (0.03, 0.21), "B is better by 12.0 points (95 % 3.0 to 21.0, p = 0.012, 100 pairs)."),
+        (
+            -0.02,
+            (-0.1, 0.06),
+            "No difference is shown: B − A is -2.0 points (95 % -10.0 to 6.0, p = 0.012, 100 pairs).",
+        ),
+    ],
+)
+def test_the_verdict_is_a_sentence(difference, interval, words):
+    result = {"difference": difference, "interval": interval, "p_value": 0.0123, "pairs": [None] * 100, "warnings": []}
+    assert verdict({**result, "assets": "official"}, "en") == words
+    assert "not for publication, not comparable" in verdict({**result, "assets": "kit", "warnings": ["x"]}, "en")
 
 
 def test_runs_that_cannot_be_paired_say_why(url):
@@ -235,7 +306,7 @@ def test_the_time_left_leaves_the_simulators_start_out_and_counts_steps_under_wa
 
 
 def _row(page: str, name: str) -> str:
-    return next(row for row in page.split("<tr>") if f'href="/runs/{name}"' in row)
+    return next(row for row in page.split("<tr ") if f'href="/runs/{name}"' in row)
 
 
 # --- in a browser --------------------------------------------------------------------------------------------
@@ -258,6 +329,32 @@ def test_the_numbers_of_a_run_that_is_under_way_move(width, url, volume, stack, 
     store.end_invocation(1, time.time(), "complete")
     shown.until("document.querySelector('#standing').dataset.state == 'complete'")
     assert "50.0" in shown.js("document.querySelector('#standing [data-figure=rate]').textContent")
+    assert shown.errors == [] and shown.complaints == []
+
+
+@axe.in_a_browser
+def test_the_list_filters_at_once_keeps_what_is_chosen_and_moves(url, volume, stack, open_page):
+    shown = open_page(f"{url}/runs")
+    count, button = "document.querySelectorAll('#rows tbody tr').length", "document.querySelector('#compare')"
+    shown.until(f"{count} == 4 && {button}.disabled")
+    shown.click("[data-choose='goal-vla-1']")
+    shown.type("[name=q]", "oracle")
+    shown.until(f"{count} == 1 && location.search == '?q=oracle'")
+    assert shown.js(f"{button}.disabled"), "one is chosen"
+    shown.click("[data-choose='goal-oracle-1']")
+    shown.until(f"!{button}.disabled && {button}.textContent.includes('goal-vla-1 with goal-oracle-1')")
+    with begun(volume, "oracle-now", now=time.time()) as store:
+        shown.js(
+            "document.querySelector('[name=q]').value = '', document.querySelector('[name=state]').value = 'running'"
+        )
+        shown.js("document.querySelector('#filters').dispatchEvent(new Event('input'))")
+        row = "document.querySelector('#run-oracle-now')?.innerText"
+        shown.until(f"{count} == 1 && {row}.includes('0/10')")
+        finish(store, time.time(), lambda task, episode: True)
+        shown.until(f"{row}.includes('1/10')")
+        shutil.rmtree(store.path.parent)
+    shown.click("#compare")
+    shown.until("document.querySelector('.verdict')?.innerText.includes('+10.0 points')")
     assert shown.errors == [] and shown.complaints == []
 
 
@@ -295,7 +392,13 @@ def test_lists_comparison_and_leaderboard_are_for_everyone(scheme, url, open_pag
     shown.scheme(scheme)
     for width, language in ((1280, "en"), (400, "ko"), (1920, "en")):
         shown.resize(width, 900)
-        for path in ("/runs", "/runs/compare?a=goal-vla-1&b=goal-oracle-1", "/runs/leaderboard", "/runs/goal-vla-1"):
+        for path in (
+            "/",
+            "/runs",
+            "/runs/compare?a=goal-vla-1&b=goal-oracle-1",
+            "/runs/leaderboard",
+            "/runs/goal-vla-1",
+        ):
             shown.go(f"{url}{path}{'&' if '?' in path else '?'}language={language}")
             shown.until(f"location.href.includes('{path}') && document.readyState == 'complete'")
             assert shown.js("document.documentElement.lang") == language

@@ -4,6 +4,7 @@ import contextlib
 import html
 import json
 import re
+import time
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -14,7 +15,7 @@ from starlette.requests import HTTPConnection
 from starlette.routing import Mount
 
 from services.ui.app import PAGES
-from services.ui.site import texts
+from services.ui.site import formats, texts
 from services.ui.site.login import Login
 from tests import axe
 
@@ -71,6 +72,22 @@ def test_the_login_leads_back_and_its_cookie_is_for_this_site_alone(sites):
 def test_the_login_leads_nowhere_else(sites, then):
     answer = httpx.post(f"{sites[TOKEN]}/login", data={"password": TOKEN, "then": then}, headers=PERSON)
     assert (answer.status_code, answer.headers["location"]) == (303, "/")
+
+
+def test_a_shared_login_works_once_for_ten_minutes_and_holds_no_token(sites, logged_in, monkeypatch):
+    url = sites[TOKEN]
+    assert httpx.post(f"{url}/login/share").status_code == 403, "only who has the token shares"
+    code, late = (logged_in.post("/login/share").json()["code"] for _ in range(2))
+    page = httpx.get(f"{url}/login/{code}", headers=PERSON)
+    assert page.status_code == 200 and TOKEN not in page.text + code and "set-cookie" not in page.headers
+    with httpx.Client(base_url=url, headers=PERSON) as phone:
+        assert phone.post("/login", data={"code": code}).status_code == 303
+        assert phone.get("/runs").status_code == 200
+    now = time.monotonic()
+    monkeypatch.setattr("services.ui.site.login.time.monotonic", lambda: now + 601)
+    for used in (code, late, "x"):
+        assert httpx.post(f"{url}/login", data={"code": used}, headers=PERSON).status_code == 400
+    assert httpx.get(f"{url}/login/x/y").status_code == 404, "nothing else is open"
 
 
 def test_a_program_sends_the_token_itself(sites):
@@ -139,7 +156,7 @@ def test_no_answer_of_any_route_may_be_framed(sites):
         routes = [*create_app(link).routes]
     paths = {f"{route.path}/site.css" if isinstance(route, Mount) else route.path for route in routes}
     paths |= {"/nothing", "/ask/nothing"}
-    assert {"/", "/runs", "/data", "/lab", "/simulator", "/login", "/static/site/site.css"} <= paths
+    assert {"/", "/runs", "/data", "/services", "/simulator", "/login", "/static/site/site.css"} <= paths
     for token, url in sites.items():
         with httpx.Client(base_url=url) as client:
             for path in sorted(re.sub(r"\{[^{}]*\}", "x", path) for path in paths):
@@ -150,6 +167,47 @@ def test_no_answer_of_any_route_may_be_framed(sites):
                         assert "frame-ancestors 'none'" in answer.headers.get("content-security-policy", ""), said
                         assert answer.headers["x-content-type-options"] == "nosniff", said
                         assert "referrer-policy" in answer.headers, said
+
+
+def test_errors_are_pages_with_a_way_on(url):
+    """A path that is none, a run that is none, a method that is wrong, and a service that is dead."""
+    missing = httpx.get(f"{url}/nope", headers=PERSON)
+    assert missing.status_code == 404 and "There is no page at /nope." in missing.text and 'href="/"' in missing.text
+    assert httpx.get(f"{url}/nope").json() == {"detail": "Not Found"}, "a program gets JSON"
+    run = httpx.get(f"{url}/runs/nope", headers=PERSON)
+    assert run.status_code == 404 and 'class="button" href="/runs"' in run.text
+    dead = httpx.get(f"{url}/simulator", headers=PERSON)
+    assert (
+        dead.status_code == 502 and "./lab up simulator" in dead.text and 'class="button" href="/services"' in dead.text
+    )
+    assert httpx.get(f"{url}/login", headers=PERSON).status_code == 405
+    assert httpx.get(f"{url}/lab").headers["location"] == "/services", "the old address"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "english", "korean"),
+    [
+        (None, "–", "–"),
+        (0.4, "0 s", "0초"),
+        (64, "1 min 4 s", "1분 4초"),
+        (3600, "1 h", "1시간"),
+        (93784, "1 d 2 h", "1일 2시간"),
+    ],
+)
+def test_durations_have_two_units(seconds, english, korean):
+    assert (formats.duration(seconds, "en"), formats.duration(seconds, "ko")) == (english, korean)
+
+
+def test_numbers_have_units_and_dates_a_zone(monkeypatch):
+    monkeypatch.setenv("TZ", "Asia/Seoul")
+    time.tzset()
+    try:
+        assert "1970-01-01 09:00 KST" in formats.date(0) and "+0900" in formats.date(0)
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+    assert [formats.size(count) for count in (0, 1234, 999_999, 2_500_000_000)] == ["0 kB", "1 kB", "1.0 MB", "2.5 GB"]
+    assert (formats.percent(None), formats.percent(0.8), formats.points(-0.12)) == ("–", "80.0 %", "-12.0")
 
 
 @pytest.mark.parametrize("path", ["/static/site/%2e%2e/site.py", "/static/site/", "/static/"])
@@ -234,13 +292,13 @@ def test_login_and_overview_are_for_everyone(sites, open_page, width, scheme):
     shown.complaints.clear()
     shown.type("input[type=password]", TOKEN)
     shown.press("Enter")
-    shown.until("!!document.querySelector('.cards a')")
+    shown.until("!!document.querySelector('#home #last')")
     shown.click(".vlab-side a[lang=ko]")
-    shown.until("document.documentElement.lang == 'ko' && !!document.querySelector('.cards a')")
+    shown.until("document.documentElement.lang == 'ko' && !!document.querySelector('#home #last')")
     for wide in (1920, width):
         shown.resize(wide, 900)
         assert axe.violations(shown) == [] and shown.js("document.documentElement.scrollWidth") <= wide
-    shown.click(".cards a[href='/ask/']")
+    shown.click("header.vlab a[href='/ask/']")
     shown.until("!!document.querySelector('#ask') && !!document.querySelector('header.vlab a[aria-current]')")
     assert shown.errors == [] and shown.complaints == []
     assert {urlsplit(each).netloc for each in shown.requests if each.startswith("http")} == {

@@ -12,13 +12,14 @@ from pathlib import Path
 
 from vlalab.description import compose
 from vlalab.environments.venvs import file_lock
-from vlalab.host import state
+from vlalab.host import paths, state
 from vlalab.runtimes import local, state_files
 from vlalab.runtimes.state_files import Instance
 
 NAME = "steward"
 OFF = "VLALAB_STEWARD"  # "off": the page cannot start or stop services
 DIRECTORY = "VLALAB_STEWARD_FOLDER"  # what compose.yaml mounts
+LAB_NAME = "VLALAB_NAME"  # what the pages call this lab
 ACTING = "VLALAB_STEWARD_ACTS"  # set for the daemon's own commands, which do not manage the daemon
 TAKEN = ("VLALAB_TOKEN", "VLALAB_BIND")  # settings of the page that its services inherit
 
@@ -32,8 +33,10 @@ def directory() -> Path:
 
 
 def variables(service: str) -> dict[str, str]:
-    """Return the variables of a service's description: for the page, the socket's directory."""
-    return {DIRECTORY: str(directory())} if service == compose.PAGE else {}
+    """Return the variables of a service's description: for the page, the socket's directory and the clone's name."""
+    if service != compose.PAGE:
+        return {}
+    return {DIRECTORY: str(directory()), LAB_NAME: compose.environment_variables().get(LAB_NAME) or paths.ROOT.name}
 
 
 def start(page: Instance) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from vlalab.commands import addresses, evaluation, lifecycle, overview, programs
+from vlalab.commands import addresses, evaluation, lifecycle, overview, programs, sharing
 from vlalab.description import checkpoints, compose, manifests, service_settings
 from vlalab.host.shared_code import option
 from vlalab.runtimes.interface import Instance
@@ -39,6 +39,7 @@ def up(
     restart: bool = option(False, "restart services whose settings differ from the requested ones"),
     variant: str | None = None,
     foreground: bool = option(False, "run one more instance of a policy in the foreground, on any free port"),
+    share: bool = option(False, "let phones log in to the pages by a QR code; they listen on the network"),
     gpu: str | None = None,
     runtime: str = "auto",
     dry_run: bool = False,
@@ -52,7 +53,9 @@ def up(
     ./lab up openvla --suite base --unnorm-key bridge_orig --quant fp4
     ./lab up openvla --foreground --gpu 1            a second instance, until Ctrl-C
     ./lab up ui                                      the web pages and the services they need
+    ./lab up ui --share                              and a QR code for phones
     """
+    token = sharing.require_shareable(names) if share else ""
     model_flags = {name: value for name, value in model_flags.items() if value}
     lifecycle.check_names(names, also=lifecycle.jobs())
     settings = service_settings.for_services(lifecycle.in_order(names), suite, checkpoint, gpu, model_flags, variant)
@@ -61,7 +64,10 @@ def up(
     if foreground:
         lifecycle.run_in_foreground(names, runtime, settings, dry_run)
     else:
-        print_addresses(lifecycle.up(names, runtime, settings, dry_run, restart=restart))
+        started = lifecycle.up(names, runtime, settings, dry_run, restart=restart)
+        print_addresses(started)
+        for page in (instance for instance in started if share and instance.service == compose.PAGE):
+            sharing.share(page, runtime, token)
 
 
 @task("stop services", "./lab up {names}", "dry-run")

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import JSONResponse, RedirectResponse, Response, StreamingResponse
 from starlette.routing import BaseRoute, Route
 
-from services.ui.site import tables
+from services.ui.services import control_daemon
+from services.ui.site import tables, texts
 from services.ui.site.requests import NotFound, PageError
 from services.ui.site.site import Site
 from services.ui.volume import files
@@ -23,7 +25,16 @@ from services.ui.volume.runs import Stores
 from vla_contract.server.public import page_path
 from vla_evaluation.store.records import StoreError
 
-FILTERS = ("policy", "suite", "state")
+FILTERS = ("policy", "suite", "profile", "assets", "state")
+SEARCHED = ("name", "policy", "checkpoint", "suite", "profile")
+COLUMNS = {  # of the list, in their order: how to sort by them
+    "name": lambda run: run["name"], "rate": lambda run: run.get("rate"), "done": lambda run: run.get("done"),
+    "state": lambda run: run["state"], "suite": lambda run: run.get("suite"), "policy": lambda run: run.get("policy"),
+    "profile": lambda run: run.get("profile"), "assets": lambda run: run.get("assets"),
+    "created": lambda run: run["created"], "seconds": lambda run: run.get("seconds"),
+}  # fmt: skip
+STATES = ("running", "complete", "stopped", "interrupted", "failed", "not started", "damaged")
+NUMBERS = ("done", "seconds")  # columns aligned to the right
 OUTCOMES = ("failure", "success")
 PAIR_FILTERS = {  # of a comparison's pairs
     "differ": lambda a, b: a != b,
@@ -31,6 +42,7 @@ PAIR_FILTERS = {  # of a comparison's pairs
     "all": lambda a, b: True,
 }
 MAX_VIDEOS = 60
+LAST_EPISODES = 8  # those that ended last, on a run's page
 RUN_COLUMNS = (
     "name", "suite", "policy", "checkpoint", "profile", "assets", "state", "planned", "done", "successes", "rate",
     "low", "high", "policy_errors",
@@ -50,17 +62,30 @@ def routes(site: Site, stores: Stores) -> list[BaseRoute]:
     """Return the routes of the pages and of the JSON."""
     root, streams = stores.root, asyncio.Semaphore(MAX_STREAMS)
 
-    def list_page(request: Request) -> Response:
+    def draw_list(request: Request, template: str, **more: Any) -> Response:
         runs = stores.rows()
-        filters = {name: request.query_params.get(name, "") for name in FILTERS}
-        choices = {name: sorted({str(run[name]) for run in runs if name in run}) for name in FILTERS}
-        matching = [run for run in runs if all(run.get(name) == value for name, value in filters.items() if value)]
-        displayed, paging = tables.page(request, matching, filters)
-        curves = [name for name in files.names(root, *CURVES) if files.exists(root, *CURVES, name, CURVE)]
+        query = {name: request.query_params.get(name, "").strip() for name in ("q", *FILTERS, "sort")}
+        words = query["q"].lower().split()
+
+        def matches(run: dict[str, Any]) -> bool:
+            text = " ".join(str(run.get(name, "")) for name in SEARCHED).lower()
+            return all(run.get(name) == query[name] for name in FILTERS if query[name]) and all(
+                w in text for w in words
+            )
+
+        found = tables.ordered([run for run in runs if matches(run)], query["sort"], COLUMNS)
+        displayed, paging = tables.page(request, found, query)
         return site.render(
-            request, "runs/list.html.j2", runs=displayed, **paging, count=len(runs), filters=filters, choices=choices,
-            curves=curves,
+            request, template, runs=displayed, **paging, count=len(runs), query=query, columns=COLUMNS, numbers=NUMBERS,
+            choices={
+                **{name: sorted({str(run[name]) for run in runs if name in run}) for name in FILTERS}, "state": STATES,
+            },
+            with_query=lambda **changes: urlencode({name: v for name, v in {**query, **changes}.items() if v}), **more,
         )  # fmt: skip
+
+    def list_page(request: Request) -> Response:
+        curves = [name for name in files.names(root, *CURVES) if files.exists(root, *CURVES, name, CURVE)]
+        return draw_list(request, "runs/list.html.j2", curves=curves)
 
     def list_csv(request: Request) -> Response:
         rows = []
@@ -80,6 +105,10 @@ def routes(site: Site, stores: Stores) -> list[BaseRoute]:
         name = request.path_params["name"]
         if (resolved := files.resolve(root, name)) != name:
             return RedirectResponse(f"{page_path('ui')}/runs/{quote(resolved)}", 307)
+        return draw_run(request, "runs/run.html.j2")
+
+    def draw_run(request: Request, template: str = "runs/state.html.j2") -> Response:
+        name = request.path_params["name"]
         run = stores.details(name)
 
         def can_compare(other: dict[str, Any]) -> bool:
@@ -94,10 +123,17 @@ def routes(site: Site, stores: Stores) -> list[BaseRoute]:
             and (outcome not in OUTCOMES or one["success"] == (outcome == "success"))
         ]  # fmt: skip
         return site.render(
-            request, "runs/run.html.j2", run=run, comparable=[other for other in stores.rows() if can_compare(other)],
+            request, template, run=run, comparable=[other for other in stores.rows() if can_compare(other)],
             has_report=files.exists(root, "runs", name, REPORT), videos=videos[:MAX_VIDEOS], video_count=len(videos),
-            total_videos=len(with_video), task=task, outcome=outcome, outcomes=OUTCOMES,
+            total_videos=len(with_video), task=task, outcome=outcome, outcomes=OUTCOMES, logs=stores.logs(name),
+            last=sorted(run["episodes"], key=lambda one: -one["ended_at"])[:LAST_EPISODES],
+            acts=control_daemon.may_act(site, request),
         )  # fmt: skip
+
+    async def act(request: Request) -> Response:
+        """Resume or delete a run, start the first one, or tell how far that is; by the control daemon, with a login."""
+        parts = request.scope["path"].strip("/").split("/")
+        return await control_daemon.forward(site, request, "".join(f"/{quote(part, safe='')}" for part in parts))
 
     def episodes_csv(request: Request) -> Response:
         name = request.path_params["name"]
@@ -170,6 +206,7 @@ def routes(site: Site, stores: Stores) -> list[BaseRoute]:
             request, "runs/compare.html.j2", runs=[run for run in stores.rows() if run.get("done")], a=a, b=b,
             result=result, reason=reason, show=show, force=force, options=list(PAIR_FILTERS),
             pairs=pairs[:MAX_VIDEOS], pair_count=len(pairs),
+            verdict=verdict(result, texts.language_of(request)) if result else "",
         )  # fmt: skip
 
     def json_of(answer) -> Any:
@@ -181,6 +218,11 @@ def routes(site: Site, stores: Stores) -> list[BaseRoute]:
         Route("/runs/leaderboard", leaderboard),
         Route("/runs/leaderboard.csv", leaderboard_csv),
         Route("/runs/compare", compare_page),
+        Route("/runs/rows", lambda request: draw_list(request, "runs/rows.html.j2")),
+        Route("/runs/first", act, methods=["POST"]),
+        Route("/runs/{name}/state", draw_run),
+        Route("/runs/{name}/action", act),
+        Route("/runs/{name}/{what}", act, methods=["POST"]),
         Route("/runs/{name}", run_page),
         Route("/runs/{name}/episodes.csv", episodes_csv),
         Route("/runs/{name}/events", events),
@@ -193,3 +235,24 @@ def routes(site: Site, stores: Stores) -> list[BaseRoute]:
         Route("/api/compare", json_of(lambda request: stores.compare(*sides(request)))),
         Route("/api/leaderboard", json_of(lambda request: stores.board())),
     ]
+
+
+def verdict(result: Mapping[str, Any], language: str) -> str:
+    """Return a comparison as a sentence: direction, points and interval, p-value, pairs, and what forbids its use."""
+    low, high = (100 * end for end in result["interval"])
+    points, count = 100 * result["difference"], len(result["pairs"])
+    say = functools.partial(texts.text, language)
+    if count < 2:
+        return say("runs.verdict_one")
+    name = "worse" if high < 0 else "better" if low > 0 else "same"
+    if name == "worse":
+        points, low, high = -points, -high, -low
+    facts = [
+        say("runs.verdict_interval", low=f"{low:.1f}", high=f"{high:.1f}"), f"p = {result['p_value']:.2g}",
+        say("runs.verdict_pairs", count=count),
+    ]  # fmt: skip
+    facts += [say("runs.verdict_kit")] if result["assets"] == "kit" else []
+    facts += [say("runs.verdict_unfit")] if result["warnings"] else []
+    return say(
+        f"runs.verdict_{name}", points=f"{points:+.1f}" if name == "same" else f"{points:.1f}", facts=", ".join(facts)
+    )

@@ -17,9 +17,12 @@ from services.ui.site import texts
 from vla_contract.server.auth import TokenCheck, bearer
 
 SESSION_S = 7 * 86400.0
+SHARED_S = 600.0  # a one-time login is valid for so long
+MAX_SHARED = 100
 SAFE = ("GET", "HEAD", "OPTIONS")
 OPEN = ("/livez", "/readyz", "/login")
 STYLES = "/static/site/"  # of the login page
+SHARED = "/login/"  # one-time logins
 POLICY = (
     b"default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; media-src 'self' blob:; "
     b"connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
@@ -42,6 +45,7 @@ class Login:
         self._check = TokenCheck(token)
         # scrypt: with HMAC alone, the token could be guessed from a cookie within hours
         self._key = hashlib.scrypt((token or "").encode(), salt=b"vlalab session", n=2**14, r=8, p=1)
+        self._shared: dict[bytes, float] = {}  # hash of a one-time login -> when it ends
         self._ended: set[str] = set()  # logged out; until this process ends
         self.cookie = f"vlalab-{self._sign('name')[:8]}"
 
@@ -62,6 +66,22 @@ class Login:
         """Return a new session's cookie, or None for a wrong password."""
         if not self.required or not self._check.allows(b"Bearer " + password.encode("utf-8", "replace")):
             return None
+        return self._session()
+
+    def share(self) -> str:
+        """Return a new one-time login, valid for SHARED_S; it says nothing about the token."""
+        code, now = secrets.token_urlsafe(16), time.monotonic()
+        valid = {digest: end for digest, end in self._shared.items() if end > now}
+        self._shared = dict([*valid.items()][1 - MAX_SHARED :])
+        self._shared[_digest(code)] = now + SHARED_S
+        return code
+
+    def begin_shared(self, code: str) -> str | None:
+        """Return a new session's cookie for a one-time login, or None if it was used, is over or is none."""
+        is_valid = self.required and self._shared.pop(_digest(code), 0.0) > time.monotonic()
+        return self._session() if is_valid else None
+
+    def _session(self) -> str:
         session = f"{int(time.time() + SESSION_S)}.{secrets.token_hex(8)}"
         return f"{session}.{self._sign(session)}"
 
@@ -78,6 +98,10 @@ class Login:
         text, _, signature = session.rpartition(".")
         is_signed = hmac.compare_digest(self._sign(text).encode(), signature.encode())
         return is_signed and session not in self._ended and int(text.partition(".")[0]) > time.time()
+
+
+def _digest(code: str) -> bytes:
+    return hashlib.sha256(code.encode("utf-8", "replace")).digest()
 
 
 def is_of_this_site(request: HTTPConnection) -> bool:
@@ -112,7 +136,7 @@ class Guard:
             return
         request = Request(scope)
         path, inner = request.url.path, self._app
-        is_open = not self._login.required or path in OPEN or path.startswith(STYLES)
+        is_open = not self._login.required or path in OPEN or path.startswith((STYLES, SHARED))
         if request.method not in SAFE and not is_of_this_site(request):
             inner = JSONResponse({"detail": "cross-site request rejected; use the page itself"}, 403)
         elif not is_open and not self._login.is_logged_in(request):

@@ -4,25 +4,27 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import parse_qsl
 
 import jinja2
-from markupsafe import Markup
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from services.ui.site import texts
+from services.ui.site import formats, texts
 from services.ui.site.login import SESSION_S, Login
 from services.ui.site.requests import PageError, ServiceUnavailable, read
 from services.ui.site.upstream import Upstream
 from vla_contract.server.public import page_path
 
 DIRECTORY = Path(__file__).resolve().parents[1]
+NAME = "VLALAB_NAME"  # what the pages call this lab; `./lab up ui` sets the clone's name
 
 
 class Site:
@@ -47,8 +49,10 @@ class Site:
             lstrip_blocks=True,
         )  # fmt: skip
         self._templates.globals |= {
-            "languages": texts.LANGUAGES, "pages": pages, "code": _code, "clock": clock, "static": static,
+            "languages": texts.LANGUAGES, "pages": pages, "code": formats.code, "static": static,
+            "MIN_EPISODES": formats.MIN_EPISODES, "lab_name": os.environ.get(NAME) or "vla-lab",
         }  # fmt: skip
+        self._templates.filters |= formats.FILTERS
 
     def render(self, request: Request, template: str, status: int = 200, **values: object) -> Response:
         """Return a rendered page. The template's directory, as in "runs/list.html.j2", is the page's name."""
@@ -76,11 +80,18 @@ class Site:
         return self._templates.get_template(template).render({**context, **values})
 
     def answer_problem(self, request: Request, error: Exception) -> Response:
-        """Return the answer for an error: a page for browsers, JSON for programs. 409: damaged data."""
+        """Return the answer for an error: a page with a way on for browsers, JSON for programs. 409: damaged data."""
+        if isinstance(error, HTTPException):  # no route of the site
+            error = PageError(error.status_code, error.detail)
         problem = error if isinstance(error, PageError) else PageError(409, str(error))
         if accepts_html(request) and not request.url.path.startswith("/api/"):
-            away = problem.name if isinstance(problem, ServiceUnavailable) and not problem.answers else ""
-            return self.render(request, "site/problem.html.j2", status=problem.status, why=problem.reason, away=away)
+            section = request.url.path.split("/")[1]
+            return self.render(
+                request, "site/problem.html.j2", status=problem.status, code_of=problem.status, why=problem.reason,
+                away=problem.name if isinstance(problem, ServiceUnavailable) and not problem.answers else "",
+                section=section if section in self.pages and request.url.path.strip("/") != section else "",
+                path=request.url.path,
+            )  # fmt: skip
         return JSONResponse({"detail": problem.reason}, problem.status)
 
     def login_response(self, request: Request, then: str = "", failed: bool = False) -> Response:
@@ -94,11 +105,12 @@ class Site:
         return self.render(request, "site/login.html.j2", status=status, failed=failed, then=then)
 
     def routes(self) -> list[BaseRoute]:
-        """Return the routes of the start page, the login, and every page's `static/` files."""
+        """Return the routes of the login and every page's `static/` files."""
 
         async def log_in(request: Request) -> Response:
             form = dict(parse_qsl((await read(request)).decode("utf-8", "replace")))
-            session, then = self.login.begin(form.get("password", "")), form.get("then", "")
+            code, then = form.get("code", ""), form.get("then", "")
+            session = self.login.begin_shared(code) if code else self.login.begin(form.get("password", ""))
             if session is None:
                 return self.login_response(request, then or "/", failed=True)
             if not then.isascii() or not then.isprintable() or not re.match(r"/(?!/)[^\\]*$", then):
@@ -106,6 +118,15 @@ class Site:
             answer = RedirectResponse(then, 303) if accepts_html(request) else JSONResponse({"success": True})
             answer.set_cookie(self.login.cookie, session, max_age=int(SESSION_S), httponly=True, samesite="strict")
             return answer
+
+        async def shared(request: Request) -> Response:
+            # A button: programs that look at links must not use the login up.
+            return self.render(request, "site/shared.html.j2", code_of=request.path_params["code"])
+
+        async def share(request: Request) -> Response:
+            if not self.login.is_logged_in(request):
+                raise PageError(403, "not logged in; expected the lab's token (VLALAB_TOKEN)")
+            return JSONResponse({"code": self.login.share()})
 
         async def log_out(request: Request) -> Response:
             self.login.end(request)
@@ -116,8 +137,9 @@ class Site:
         directories = sorted(DIRECTORY.glob("*/static"))
         return [
             *(Mount(f"/static/{path.parent.name}", CachedFiles(directory=path)) for path in directories),
-            Route("/", lambda request: self.render(request, "overview/overview.html.j2")),
             Route("/login", log_in, methods=["POST"]),
+            Route("/login/share", share, methods=["POST"]),
+            Route("/login/{code}", shared),
             Route("/logout", log_out, methods=["POST"]),
         ]
 
@@ -143,18 +165,3 @@ def static(path: str) -> str:
     page, _, name = path.partition("/")
     digest = hashlib.sha256((DIRECTORY / page / "static" / name).read_bytes()).hexdigest()
     return f"{page_path('ui')}/static/{path}?{digest[:12]}"
-
-
-def clock(seconds: float | None) -> str:
-    """Format a duration as M:SS or H:MM:SS; a dash for None."""
-    if seconds is None:
-        return "–"
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
-
-
-def _code(text: str) -> Markup:
-    """Return a text as HTML, with backticks as <code>."""
-    parts = text.split("`")
-    return Markup("").join(Markup("<code>{}</code>").format(part) if n % 2 else part for n, part in enumerate(parts))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 from urllib.parse import urlencode
 
@@ -24,8 +24,22 @@ def page(request: Request, rows: Sequence[T], filters: Mapping[str, str]) -> tup
     turns = {"newer": max(start - ROWS, 0)} if start else {}
     if start + ROWS < len(rows):
         turns["older"] = start + ROWS
+    filters = {name: value for name, value in filters.items() if value}
     queries = {name: urlencode({**filters, "from": first}) for name, first in turns.items()}
     return rows[start : start + ROWS], {"start": start, "left": len(rows), "turns": queries}
+
+
+def ordered(rows: Sequence[T], sort: str, keys: Mapping[str, Callable[[T], Any]]) -> Sequence[T]:
+    """Return the rows sorted by a column, with "-" before its name descending; those without a value last.
+
+    keys: the sort key of each column; None: no value. An unknown column leaves the order.
+    """
+    key = keys.get(sort.lstrip("-"))
+    if key is None:
+        return rows
+    having = [row for row in rows if key(row) is not None]
+    without = [row for row in rows if key(row) is None]
+    return [*sorted(having, key=key, reverse=sort.startswith("-")), *without]
 
 
 def csv_response(name: str, columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> Response:

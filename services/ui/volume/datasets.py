@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 
 from services.ui.site.requests import NotFound
 from services.ui.volume import files
-from vla_common import anchored
 from vla_contract.protocol.errors import did_you_mean
 from vla_datasets.errors import DatasetError
 
@@ -110,7 +109,7 @@ class Datasets:
         mark = self._fingerprint(name)
         previous, row = self._rows.get(name, (None, {}))
         if previous != mark:
-            row = {"name": name, "bytes": self._size(name)}
+            row = {"name": name, "bytes": files.tree_size(self._root, DIRECTORY, name)}
             if any(mark[: len(META)]):
                 row |= self._summary(name)
             else:
@@ -202,22 +201,6 @@ class Datasets:
         """Return sizes and times of the files in META, the marks' file, and the directory; None for a missing one."""
         meta = files.fingerprints(self._root, (DIRECTORY, name, "meta"), META)
         return [*meta, *files.fingerprints(self._root, (DIRECTORY,), (f".{name}.marks.json", name))]
-
-    def _size(self, name: str) -> int:
-        """Return a data set's size in bytes, without links."""
-        try:
-            with anchored.directory(self._root, DIRECTORY, name) as entered:
-                descriptor = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=entered)
-        except OSError:
-            return (self._fingerprint(name)[-1] or (0,))[0]
-        try:
-            return sum(
-                os.stat(each, dir_fd=around, follow_symlinks=False).st_size
-                for _, _, names, around in os.fwalk(dir_fd=descriptor)
-                for each in names
-            )
-        finally:
-            os.close(descriptor)
 
     def _relative_message(self, error: Exception) -> str:
         return str(error).replace(f"{self._root}/", "")

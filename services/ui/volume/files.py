@@ -98,6 +98,23 @@ def names(root: Path, *directories: str) -> list[str]:
         os.close(inside)
 
 
+def tree_size(root: Path, *directories: str) -> int:
+    """Return the size in bytes of a file, or of all files below a directory, without links; 0 if it does not exist."""
+    try:
+        with anchored.directory(root, *directories) as entered:
+            descriptor = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=entered)
+    except OSError:
+        return (fingerprints(root, directories[:-1], directories[-1:])[0] or (0,))[0]
+    try:
+        return sum(
+            os.stat(each, dir_fd=around, follow_symlinks=False).st_size
+            for _, _, names, around in os.fwalk(dir_fd=descriptor)
+            for each in names
+        )
+    finally:
+        os.close(descriptor)
+
+
 def runs(root: Path) -> dict[str, float]:
     """Return the runs' names with the time of their creation."""
     marks = {name: fingerprints(root, ("runs", name), (STORE, "config.json")) for name in names(root, "runs")}

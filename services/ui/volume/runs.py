@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 from services.ui.site.requests import NotFound, PageError
 from services.ui.volume import files
 from vla_contract.protocol.errors import did_you_mean
+from vla_evaluation.config import fact, flatten
 from vla_evaluation.report import leaderboard
 from vla_evaluation.report.compare import Unpaired, compare
 from vla_evaluation.report.data import STAGES
@@ -28,6 +29,7 @@ from vla_evaluation.store.runstore import RunStore
 HEARTBEAT_TIMEOUT_S = 180.0  # an evaluator without a heartbeat for so long counts as killed
 STATUS_TTL_S = 0.5  # shared by all browsers that watch a run
 LAST_FAULTS = 50
+MAX_LOG = 8000  # bytes: the end of a worker's log
 MAX_CACHED = 8192
 T = TypeVar("T")
 
@@ -78,13 +80,19 @@ class Stores:
                 result = compare(left, right, force)
             except Unpaired as error:  # elsewhere a ValueError means a damaged store
                 raise PageError(409, str(error)) from error
-            tasks = left.described()["tasks"]
+            tasks, identities = left.described()["tasks"], [flatten(store.meta("identity")) for store in (left, right)]
             sides = [{(one.task, one.episode): one for one in store.finished()} for store in (left, right)]
         names = ("only_a", "only_b", "difference", "interval", "p_value", "left_out", "policy_errors", "beside")
         return {
             "a": figures(result.a, result.pairs),
             "b": figures(result.b, result.pairs),
             **{name: getattr(result, name) for name in (*names, "warnings")},
+            "settings": [
+                {"name": key, "a": fact(identities[0], key), "b": fact(identities[1], key)}
+                for key in sorted({*identities[0], *identities[1]})
+                if fact(identities[0], key) != fact(identities[1], key)
+            ],
+            "assets": identities[0].get("assets.kind", ""),
             "tasks": [
                 {"task": task, "instruction": tasks[task]["instruction"],
                  "a": figures(rate_a, rate_a.trials), "b": figures(rate_b, rate_b.trials)}
@@ -95,6 +103,15 @@ class Stores:
                 for key in sorted(sides[0].keys() & sides[1].keys())
             ],
         }  # fmt: skip
+
+    def logs(self, name: str) -> dict[str, str]:
+        """Return the end of each worker's log, without empty ones."""
+        ends = {}
+        for log in files.names(self.root, "runs", name, "logs"):
+            with open(files.open_file(self.root, "runs", name, "logs", log), "rb") as file:
+                start = max(os.fstat(file.fileno()).st_size - MAX_LOG, 0)
+                ends[log] = os.pread(file.fileno(), MAX_LOG, start).decode(errors="replace")
+        return {log: end for log, end in ends.items() if end.strip()}
 
     def board(self) -> dict[str, Any]:
         """Return the leaderboard of all runs; damaged ones are left out with the reason."""
@@ -150,6 +167,7 @@ def run_row(name: str, store: RunStore) -> dict[str, Any]:
         "state": state(store, done == planned, time.time()),
         **figures(Rate(good, done), planned),
         "policy_errors": sum(count["policy_errors"] for count in counts.values()),
+        **pace(store, counts, time.time()),
     }
 
 
@@ -194,12 +212,11 @@ def run_status(name: str, store: RunStore) -> dict[str, Any]:
         "workers": store.workers(),
         "faults": [vars(fault) for fault in faults[-LAST_FAULTS:]],
         "fault_count": len(faults),
-        **pace(store, counts, time.time()),
     }
 
 
 def pace(store: RunStore, counts: Mapping[int, Mapping[str, int]], now: float) -> dict[str, Any]:
-    """Return the last invocation's seconds, steps per second, and the remaining seconds (None: unknown).
+    """Return the seconds of all invocations, the last one's steps per second, and the seconds left (None: unknown).
 
     The pace excludes the start of the simulators and includes steps of running episodes.
     """
@@ -217,7 +234,10 @@ def pace(store: RunStore, counts: Mapping[int, Mapping[str, int]], now: float) -
     left_s = None
     if done < planned and steps_per_s and last["ended"] is None and last["id"] in store.done_by_invocation():
         left_s = max(0.0, steps_of_done / done * planned - steps) / steps_per_s
-    return {"seconds": max(until - last["started"], 1e-9), "steps_per_s": steps_per_s, "left_s": left_s}
+    seconds = (
+        until - last["started"] + sum((one["ended"] or one["started"]) - one["started"] for one in invocations[:-1])
+    )
+    return {"seconds": max(seconds, 1e-9), "steps_per_s": steps_per_s, "left_s": left_s}
 
 
 def run_results(name: str, store: RunStore) -> dict[str, Any]:
@@ -243,6 +263,7 @@ def episode(finished: Finished) -> dict[str, Any]:
         "success": finished.success,
         "steps": finished.steps,
         "worker": finished.worker,
+        "ended_at": finished.ended_at,
         "seconds": result.get("timings_ms", {}).get("total", 0.0) / 1e3,
         "policy_error": result.get("policy_error"),
         "film": Path(result["video"]).name if result.get("video") else None,

@@ -1,1 +1,0 @@
-"""The page Lab: services, their details, and the machine."""

@@ -1,0 +1,1 @@
+"""Home: what runs now, and what the lab has."""

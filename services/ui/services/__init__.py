@@ -1,0 +1,1 @@
+"""The page Services: services, their details, and the machine."""

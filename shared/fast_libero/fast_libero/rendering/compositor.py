@@ -1,0 +1,198 @@
+"""Render a fixed camera's image from layers: static geoms are rendered once, a mirror separately.
+
+LIBERO's mount, table, walls and untouched objects cost a software renderer more than the moving arm, and a mirror makes
+MuJoCo draw the whole scene twice. The images are bit-identical to those of one `mjr_render` over everything:
+
+- Of two surfaces at the same depth, MuJoCo shows the one drawn later. Layers come first, so a static geom that any
+  geom drawn before it may touch, by their bounding boxes, is drawn again in its own order.
+- A mirror's layer holds the mirror and its reflections. What is next to the mirror is drawn again after it.
+- Unsupported cases (shadows, glass in a mirror, two mirrors, a moving camera) get a full render.
+
+README.md in this directory explains one frame.
+"""
+
+import mujoco
+import numpy as np
+
+from fast_libero.rendering import layers
+from fast_libero.rendering.culling import SLACK_M
+from fast_libero.rendering.stage import Stage
+
+_GLASS_BELOW = 0.995  # opacity below which MuJoCo blends
+_MANY_TRIANGLES = 1000  # of a body; smaller bodies are rendered in a fraction of a millisecond
+MIN_STILL_FRAMES = 2  # images with the same pose before an object counts as at rest
+_DEFAULT_RGBA = (0.5, 0.5, 0.5, 1.0)  # a geom with this colour uses its material's
+
+
+class RestDetector:
+    """Tracks the `movable` geoms (bool [ngeom]) from image to image.
+
+    When an object in a layer moves, the layer must be rendered again, which costs as much as an image. So an object
+    that moves soon after coming to rest must stay still twice as long the next time.
+    """
+
+    def __init__(self, movable: np.ndarray):
+        self._movable = movable
+        self._poses = None
+        self._still = np.zeros(len(movable), int)  # number of images without motion
+        self._min_still = np.full(len(movable), MIN_STILL_FRAMES)
+        self.at_rest = np.zeros(len(movable), bool)
+
+    def update(self, poses: np.ndarray) -> np.ndarray:
+        """Return the geoms at rest (bool [ngeom]): their `poses`, float32 [ngeom, 12], are bit-identical."""
+        changed = np.ones(len(poses), bool) if self._poses is None else (poses != self._poses).any(axis=1)
+        disturbed = self.at_rest & changed
+        if disturbed.any():
+            soon = self._still < 4 * self._min_still
+            self._min_still[disturbed] = np.where(soon, 2 * self._min_still, MIN_STILL_FRAMES)[disturbed]
+        self._still = np.where(changed, 0, self._still + 1)
+        self.at_rest = self._movable & (self._still >= self._min_still)
+        self._poses = poses
+        return self.at_rest
+
+
+class Compositor:
+    """Renders a stage that it `supports`. Raises RuntimeError or a GLError if the driver is too old."""
+
+    def __init__(self, stage: Stage):
+        self._stage = stage
+        self._visible = np.flatnonzero(stage.visible())
+        self._static = _static(stage)
+        self._planes = np.flatnonzero(self._static & (stage.model.geom_type == mujoco.mjtGeom.mjGEOM_PLANE))
+        self._shader = layers.CopyShader()
+        # per camera: its layer, and the appearance or the scene that it was rendered from
+        self._static_layers: dict[int, tuple[layers.Layer, bytes]] = {}
+        self._mirror_layers: dict[int, tuple[layers.Layer, bytes]] = {}
+        self._resting: dict[int, RestDetector] = {}  # per camera: detects geoms at rest
+
+    @staticmethod
+    def supports(stage: Stage) -> bool:
+        """Return whether `stage`'s images can be composed from layers."""
+        visible = np.flatnonzero(stage.visible())
+        return bool(
+            stage.context.offSamples > 1
+            and not stage.model.light_castshadow.any()
+            and len(np.intersect1d(visible, stage.culling.mirror_ids)) <= 1
+            and len(visible) > 2
+            and _static(stage)[visible[:2]].all()  # the layers take their places
+        )
+
+    def render(self, camera: int) -> np.ndarray | None:
+        """Return the image of `camera`: uint8 [size, size, 3]; None if it needs a full render."""
+        model, data, planes = self._stage.model, self._stage.data, self._planes
+        is_fixed = model.cam_mode[camera] == mujoco.mjtCamLight.mjCAMLIGHT_FIXED
+        if not is_fixed or model.body_weldid[model.cam_bodyid[camera]] != 0:
+            return None
+        height = (data.cam_xpos[camera] - data.geom_xpos[planes]) * data.geom_xmat[planes, 2::3]
+        if (height.sum(1) < 0).any():  # MuJoCo draws a static plane transparent that is seen from behind
+            return None
+        if camera not in self._resting:
+            triangles = np.zeros(model.nbody, int)
+            meshes = self._visible[model.geom_type[self._visible] == mujoco.mjtGeom.mjGEOM_MESH]
+            np.add.at(triangles, model.geom_bodyid[meshes], model.mesh_facenum[model.geom_dataid[meshes]])
+            is_expensive = (triangles >= _MANY_TRIANGLES)[model.geom_bodyid]
+            self._resting[camera] = RestDetector(_solid(self._stage) & ~self._static & is_expensive)
+        still = self._static | self._resting[camera].update(self._poses())
+        stack = [self._static_layer(camera, still)]
+        if self._stage.culling.sees_mirror(data, camera):
+            mirror = self._mirror_layer(camera)
+            if mirror is None:
+                return None
+            stack.insert(0, mirror)
+        # the layers take the places of the first geoms; then come all geoms that they do not show
+        mirrored = len(stack) > 1
+        hidden = self._stage.culling.outside_frustum(data, camera) & ~still
+        if mirrored:
+            hidden[self._stage.culling.mirror_ids] = True
+        hidden |= self._from_layer(~hidden, still)
+        hidden[self._visible[:2]] = False, not mirrored
+        self._stage.update_scene(hidden, reflect=False)
+        for layer, geom in zip(stack, self._stage.scene.geoms, strict=False):
+            layer.replace(geom)
+        self._stage.draw()
+        return self._stage.read()
+
+    def _poses(self) -> np.ndarray:
+        """Return each geom's pose as it is drawn: float32 [ngeom, 12]."""
+        data = self._stage.data
+        return np.concatenate([data.geom_xpos, data.geom_xmat], axis=1, dtype=np.float32, casting="same_kind")
+
+    def _from_layer(self, rendered: np.ndarray, still: np.ndarray) -> np.ndarray:
+        """Return the geoms of `still` (bool [ngeom]) that can stay in the layer if `rendered` are drawn after it."""
+        visible = self._visible
+        static, later = still[visible], (rendered & ~still)[visible]
+        centres, half_edges = (part[visible] for part in self._stage.culling.bounding_boxes(self._stage.data))
+        reach = np.abs(half_edges).sum(axis=1) + SLACK_M
+        low, high = centres - reach, centres + reach
+        touching = ((low[:, None] <= high) & (high[:, None] >= low)).all(-1)
+        before = np.tril(touching, -1)  # [n, n]: touches, and comes earlier in MuJoCo's order
+        while (redrawn := static & (before & later).any(1)).any():
+            static, later = static & ~redrawn, later | redrawn
+        result = np.zeros(len(rendered), bool)
+        result[visible] = static
+        return result
+
+    def _new_layer(self) -> layers.Layer:
+        return layers.Layer(self._stage.context, self._shader, self._stage.size)
+
+    def _static_layer(self, camera: int, still: np.ndarray) -> layers.Layer:
+        """Return the layer of `still` (bool [ngeom]) for `camera`, rendered again if its appearance has changed."""
+        stage = self._stage
+        layer, previous = self._static_layers.get(camera) or (self._new_layer(), None)
+        model, data = stage.model, stage.data
+        geoms = (still, self._poses()[still], model.geom_rgba[still], model.mat_rgba)
+        lights = (data.light_xpos, data.light_xdir, model.light_active, model.light_diffuse)
+        parts = (*geoms, *lights, data.cam_xpos[camera], data.cam_xmat[camera])
+        appearance = b"".join(part.tobytes() for part in parts)  # everything that the layer depends on
+        if appearance != previous:
+            stage.update_scene(~still, reflect=False)
+            stage.scene.ngeom = int(still.sum())  # without the sites at the end
+            skybox = mujoco.mjtRndFlag.mjRND_SKYBOX
+            stage.scene.flags[skybox], skybox_flag = 0, stage.scene.flags[skybox]
+            stage.draw()
+            stage.scene.flags[skybox] = skybox_flag
+            layer.capture()
+            self._static_layers[camera] = layer, appearance
+        return layer
+
+    def _mirror_layer(self, camera: int) -> layers.Layer | None:
+        """Return the layer of the mirror and its reflections, rendered again if its content has changed.
+
+        None if there is glass among them: the layer would show the mirror through the glass.
+        """
+        stage = self._stage
+        hidden = stage.culling.unreflected(stage.data, camera)
+        hidden[stage.culling.mirror_ids] = False
+        stage.update_scene(hidden, reflect=True)
+        if any(0 < geom.rgba[3] < _GLASS_BELOW for geom in stage.scene.geoms[: stage.scene.ngeom]):
+            return None
+        layer, previous = self._mirror_layers.get(camera) or (self._new_layer(), None)
+        content = stage.content()
+        if content != previous:
+            stage.draw()
+            layer.capture()
+            self._mirror_layers[camera] = layer, content
+        return layer
+
+    def free(self) -> None:
+        for layer, _ in (*self._static_layers.values(), *self._mirror_layers.values()):
+            layer.free()
+        self._shader.free()
+
+
+def _static(stage: Stage) -> np.ndarray:
+    """Return the visible geoms (bool [ngeom]) that never move, are opaque and do not reflect."""
+    model = stage.model
+    return _solid(stage) & (model.body_weldid[model.geom_bodyid] == 0)
+
+
+def _solid(stage: Stage) -> np.ndarray:
+    """Return the visible geoms (bool [ngeom]) that are opaque and do not reflect."""
+    model = stage.model
+    alpha = model.geom_rgba[:, 3].copy()
+    plain = (model.geom_rgba == np.float32(_DEFAULT_RGBA)).all(axis=1) & (model.geom_matid >= 0)
+    alpha[plain] = model.mat_rgba[model.geom_matid[plain], 3]
+    solid = stage.visible() & (alpha == 1)
+    solid[stage.culling.mirror_ids] = False
+    solid[stage.culling.infinite] = False
+    return solid
