@@ -21,10 +21,13 @@ import requests
 from tornado.ioloop import IOLoop
 from tornado.websocket import websocket_connect
 
-from bench.common import ROOT, figure, flags
+from bench.common import ROOT, figure, flags, served
+from bench.fair import make_app
 from tests import ports
+from vla_contract.server import token_file
 
 ENVIRONMENT = "ws_mdl"
+INFER_S = 0.05  # of the served policy, for a batch
 PASSWORD = "a-password-of-the-benchmark"
 CELL = """
 import os, numpy as np
@@ -39,17 +42,15 @@ print(client.act(observation).actions.shape)
 class Lab:
     """`./lab` with a volume and a state of its own."""
 
-    def __init__(self, directory: Path, token: str) -> None:
-        own = {"VLALAB_VOLUME": str(directory / "volume"), "VLALAB_STATE": str(directory / "state")}
-        self.variables = {**os.environ, **own, "VLALAB_TOKEN": token}
-        for path in own.values():
-            Path(path).mkdir(mode=0o700)
+    def __init__(self, directory: Path) -> None:
+        self.volume, state = directory / "volume", directory / "state"
+        self.variables = {**os.environ, "VLALAB_VOLUME": str(self.volume), "VLALAB_STATE": str(state)}
+        for path in (self.volume, state):
+            path.mkdir(mode=0o700)
 
-    def __call__(self, *words: str) -> str:
-        done = subprocess.run(
-            [ROOT / "lab", *words], env=self.variables, stdout=subprocess.PIPE, text=True, check=True, cwd=ROOT
-        )
-        return done.stdout
+    def __call__(self, *words: str, check: bool = True) -> str:
+        command = [str(ROOT / "lab"), *words]
+        return str(subprocess.run(command, env=self.variables, stdout=subprocess.PIPE, text=True, check=check).stdout)
 
 
 class Student:
@@ -110,27 +111,25 @@ def main() -> None:
     count = options.students or (3 if options.quick else 30)
     names = [f"student{number:02}" for number in range(count)]
     with tempfile.TemporaryDirectory(prefix="vlalab-bench-class-", ignore_cleanup_errors=True) as directory:
-        lab = Lab(Path(directory), "bench-of-a-class")
+        lab = Lab(Path(directory))
+        port = str(ports.free_ports(1)[0])
         try:
-            policy = re.search(r"http://\S+", lab("up", "random"))
-            assert policy is not None
-            port = str(ports.free_ports(1)[0])
-            url = f"http://127.0.0.1:{port}"
-            lab("class", "up", "--port", port, "--memory", "2", "--disk", "0.2", "--policy", policy[0])
-            lines = lab("class", "add", *names).splitlines()[1:]
-            students = [Student(url, *line.split(",")) for line in lines]
-            start = time.perf_counter()
-            with ThreadPoolExecutor(count) as pool:
-                list(pool.map(Student.log_in, students))
-                logged_in = time.perf_counter()
-                idle = memory(lab, names)
-                outputs = list(pool.map(lambda student: student.run(CELL), students))
-            done = time.perf_counter()
-            working = memory(lab, names)
-            lab("class", "down")
+            with served(make_app, str(token_file.path_on(lab.volume)), INFER_S) as policy:
+                limits = ("--memory", "2", "--disk", "0.2")
+                lab("class", "up", "--port", port, "--environments", ENVIRONMENT, *limits, "--policy", policy)
+                lines = lab("class", "add", *names).splitlines()[1:]
+                students = [Student(f"http://127.0.0.1:{port}", *line.split(",")) for line in lines]
+                start = time.perf_counter()
+                with ThreadPoolExecutor(count) as pool:
+                    list(pool.map(Student.log_in, students))
+                    logged_in = time.perf_counter()
+                    idle = memory(lab, names)
+                    outputs = list(pool.map(lambda student: student.run(CELL), students))
+                done = time.perf_counter()
+                working = memory(lab, names)
         finally:
-            subprocess.run([ROOT / "lab", "down"], env=lab.variables, cwd=ROOT, check=False)
-            for home in Path(directory).glob("volume/class/homes/*/"):
+            lab("class", "down", check=False)
+            for home in lab.volume.glob("class/homes/*/"):
                 subprocess.run(["umount", home], check=False, capture_output=True)
     wrong = [output for output in outputs if not re.fullmatch(r"\(\d+, \d+\)\n", output)]
     print(f"{count} students; load {os.getloadavg()[0]:.1f}; outputs {sorted(set(outputs))}")

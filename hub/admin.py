@@ -1,18 +1,21 @@
-"""`python -m hub.admin ACTION …`: what `./lab class` does with accounts and running servers, as the hub's owner."""
+"""`python -m hub.admin ACTION OPTIONS ARGUMENT …`: what `./lab class` does with accounts and running servers, as root.
+
+OPTIONS is a JSON object: the keyword arguments of the action's function.
+"""
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import json
 import os
 import secrets
 import shutil
-import sqlite3
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,35 +23,19 @@ from hub import grants, homes, limits, sandbox, store
 from lessons.exercises import NAMES
 from lessons.exercises.table import print_table
 
-DATABASE = "hub.sqlite"
-FILES = ("accounts.json", "settings.json", "secrets.json", "grants.json", "jupyterhub_extra.py")  # of a backup
 PATIENCE_S = 180.0
 GRADE_S = 900.0  # for one student's exercises
 MAX_REPORT = 1_000_000  # bytes
+# As the student, so that nothing is read that the student cannot read. `cd` in a shell fails: the path is root's.
+PACK = 'find "./$0" -type f -size -100M -print0 | tar -c --null --no-recursion -T -'
 
 
 def main() -> int:
     """Run the command line; return the exit code."""
-    parser = argparse.ArgumentParser(prog="hub.admin", description=__doc__)
-    actions = parser.add_subparsers(dest="action", required=True)
-    for name in ("remove", "gpu", "grades", *ACTIONS):
-        action = actions.add_parser(name)
-        action.add_argument("arguments", nargs="*")
-        action.add_argument("--keep-work", action="store_true")
-        action.add_argument("--csv", type=Path)
-        for flag, default in (("--hours", 2.0), ("--gb", 4.0), ("--gpu", 0)):
-            action.add_argument(flag, type=type(default), default=default)
-    options = parser.parse_args()
+    action, options, *arguments = sys.argv[1:]
     try:
-        if options.action == "remove":
-            remove(options.arguments, options.keep_work)
-        elif options.action == "grades":
-            grades(options.csv)
-        elif options.action == "gpu":
-            gpu(options.arguments, options.hours, options.gb, options.gpu)
-        else:
-            ACTIONS[options.action](options.arguments)
-    except (ValueError, RuntimeError, OSError) as error:
+        ACTIONS[action](*arguments, **json.loads(options))
+    except (ValueError, RuntimeError, OSError, subprocess.SubprocessError) as error:
         print(f"lab: {error}", file=sys.stderr)
         return 1
     return 0
@@ -57,7 +44,7 @@ def main() -> int:
 # --- accounts -----------------------------------------------------------------------------------------------
 
 
-def add(arguments: list[str]) -> None:
+def add(*arguments: str) -> None:
     """Create accounts of CSV files or names; print their one-time codes as CSV. Existing ones stay as they are."""
     names = [name for text in arguments for name in (store.names_in(Path(text)) if Path(text).is_file() else [text])]
     for name in names:
@@ -65,10 +52,12 @@ def add(arguments: list[str]) -> None:
     existing = store.accounts()
     print("name,code")
     for name in names:
-        print(f"{name},{store.add(name)}" if name not in existing else f"{name},(exists)", flush=True)
+        if name not in existing:
+            store.create(name)
+        print(f"{name},{'(exists)' if name in existing else store.set_code(name)}", flush=True)
 
 
-def print_students(arguments: list[str]) -> None:
+def print_students() -> None:
     """Print the students: login, server, memory, disk."""
     running = {}
     with contextlib.suppress(RuntimeError):
@@ -79,24 +68,23 @@ def print_students(arguments: list[str]) -> None:
         server = running.get(name) or {}
         state = server.get("pending") or ("ready" if server.get("ready") else "-")
         memory = limits.memory_bytes(account.id)
-        used = shutil.disk_usage(account.home).used if homes.image(account).exists() else tree_bytes(account.home)
         megabytes = f"{memory / 1e6:.0f}" if memory else "-"
-        print(f"{name:20}{login:10}{state:10}{megabytes:>7}{used / 1e6:>10.0f}  {account.id}")
+        used = subprocess.run(["du", "-s", "--block-size=1", account.home], capture_output=True).stdout or b"0"
+        print(f"{name:20}{login:10}{state:10}{megabytes:>7}{int(used.split()[0]) / 1e6:>10.0f}  {account.id}")
 
 
-def reset(arguments: list[str]) -> None:
+def reset(*names: str) -> None:
     """Give students a new one-time code; their sessions end, their work stays."""
     print("name,code")
-    for name in arguments:
-        store.require(name)
+    for name in names:
         forget(name)
-        print(f"{name},{store.reset(name)}", flush=True)
+        print(f"{name},{store.set_code(name)}", flush=True)
 
 
-def remove(arguments: list[str], keep_work: bool) -> None:
+def remove(*names: str, keep_work: bool = False) -> None:
     """Remove accounts, and the work unless `keep_work`."""
     settings = store.read("settings.json")
-    for name in arguments:
+    for name in names:
         account = store.require(name)
         forget(name)
         store.remove(name)
@@ -118,8 +106,8 @@ def remove(arguments: list[str], keep_work: bool) -> None:
 
 
 def api(method: str, path: str, body: Any = None) -> Any:
-    """Return the answer of the hub. Raises RuntimeError if it does not run, or refuses."""
-    import requests  # here and below: what only some actions need takes long to import
+    """Return the hub's answer, None if there is no such user. Raises RuntimeError if it does not run, or refuses."""
+    import requests  # here and above: what only some actions need takes long to import
 
     settings, token = store.read("settings.json"), store.read("secrets.json").get("api", "")
     url = f"http://{settings.get('hub_ip', '127.0.0.1')}:{settings.get('hub_port', 0)}/hub/api/{path}"
@@ -132,18 +120,39 @@ def api(method: str, path: str, body: Any = None) -> Any:
     return answer.json() if answer.content and answer.status_code != 404 else None
 
 
-def stop(name: str) -> dict[str, Any]:
-    """End a student's server, whatever state it is in; return the choices with which it was started."""
-    account, deadline = store.require(name), time.monotonic() + PATIENCE_S
-    choices: dict[str, Any] = {}
-    while server := ((api("GET", f"users/{name}") or {}).get("servers") or {}).get(""):
-        choices = server.get("user_options") or choices
+def repeat_until(is_done: Callable[[], Any], problem: str) -> None:
+    """Call a function until it returns true. Raises RuntimeError with the problem after PATIENCE_S."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not is_done():
         if time.monotonic() > deadline:
-            raise RuntimeError(f"{name}'s server did not end within {PATIENCE_S:.0f} s; see ./lab class logs")
-        limits.kill(account.id)  # also one that is stopped, or that still starts
-        with contextlib.suppress(RuntimeError):  # the hub refuses while the start is pending
-            api("DELETE", f"users/{name}/server")
+            raise RuntimeError(f"{problem} within {PATIENCE_S:.0f} s; see ./lab class logs")
         time.sleep(0.5)
+
+
+def server_of(name: str) -> dict[str, Any]:
+    """Return the hub's entry of a student's server; {} if none starts, runs or stops."""
+    servers = (api("GET", f"users/{name}") or {}).get("servers") or {}
+    return dict(servers.get("", {}))
+
+
+def is_ready(name: str) -> bool:
+    """Return whether a student's server runs and answers."""
+    return bool(server_of(name).get("ready"))
+
+
+def stop(name: str) -> Any:
+    """End a student's server, whatever state it is in; return the choices with which it was started."""
+    account = store.require(name)
+    choices = server_of(name).get("user_options") or {}
+
+    def is_gone() -> bool:
+        if server_of(name):
+            limits.kill(account.id)  # also one that is paused, or that still starts
+            with contextlib.suppress(RuntimeError):  # the hub may refuse while a start is pending
+                api("DELETE", f"users/{name}/server")
+        return not server_of(name)
+
+    repeat_until(is_gone, f"{name}'s server did not end")
     return choices
 
 
@@ -153,75 +162,83 @@ def forget(name: str) -> None:
     api("DELETE", f"users/{name}")
 
 
-def restart(arguments: list[str]) -> None:
+def restart(*names: str) -> None:
     """Restart students' servers; files stay, running cells end."""
-    for name in arguments:
+    for name in names:
         choices = stop(name)
         if api("GET", f"users/{name}") is None:
             raise ValueError(f"{name} has never logged in, so there is no server to restart")
         api("POST", f"users/{name}/server", choices)
-        deadline = time.monotonic() + PATIENCE_S
-        while not api("GET", f"users/{name}")["servers"].get("", {}).get("ready"):
-            if time.monotonic() > deadline:
-                raise RuntimeError(f"{name}'s server did not start within {PATIENCE_S:.0f} s; see ./lab class logs")
-            time.sleep(0.5)
+        repeat_until(partial(is_ready, name), f"{name}'s server did not start")
         print(f"{name}: restarted")
 
 
-def down(arguments: list[str]) -> None:
+def down() -> None:
     """Stop all students' servers."""
     for name in store.accounts():
         stop(name)
 
 
-def gpu(arguments: list[str], hours: float, gb: float, number: int) -> None:
+def gpu(action: str, name: str, hours: float = 2.0, gb: float = 4.0, gpu: int = 0) -> None:
     """Grant a GPU to a student's notebook, which restarts, or revoke it."""
-    action, name = arguments
     if action == "grant":
-        made = grants.grant(name, hours, gb, number)
+        made = grants.grant(name, hours, gb, gpu)
         until = time.strftime("%H:%M", time.localtime(made.until))
         print(f"{name}: {made.gb:g} GB of GPU {made.gpu} until {until}; the notebook restarts")
     elif not grants.revoke(name):
         raise ValueError(f"{name} has no GPU grant")
     with contextlib.suppress(RuntimeError):  # the class does not run
         if api("GET", f"users/{name}"):
-            restart([name])
+            restart(name)
 
 
 # --- teaching -----------------------------------------------------------------------------------------------
 
 
-def grades(csv_path: Path | None) -> None:
+def grades(csv: str = "") -> None:
     """Check all students' exercises and print a table. Each student's files run as that student, in the sandbox."""
-    settings = store.read("settings.json")
-    python = next(iter(settings["pythons"].values()))
-    variables = {"PATH": "/usr/bin:/bin", "PYTHONPATH": settings["python_path"], "OMP_NUM_THREADS": "1"}
-
-    def grade(account: store.Account) -> dict[str, dict[str, str]]:
-        home, report = homes.prepare(account, settings["disk_gb"]), f".grades-{secrets.token_hex(8)}"
-        spec = sandbox.specification(account, settings, log=report)
-        words = [python, "-m", "lessons.exercises.check", "--report", "--directory"]
-        line = sandbox.command(spec, [*words, f"{spec['target']}/notebooks/exercises"])
-        subprocess.run(line, env=variables, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=GRADE_S)
-        try:
-            with open(os.open(home / report, os.O_RDONLY | os.O_NOFOLLOW)) as file:
-                found = json.loads(file.read(MAX_REPORT).splitlines()[-1])
-            (home / report).unlink()
-            return {n: {k: str(found[n][k])[:300] for k in ("state", "mistake")} for n in NAMES if n in found}
-        except (OSError, ValueError, IndexError, KeyError, TypeError):
-            return {"": {"state": "failed", "mistake": "the check ended without results"}}
-
     students = store.accounts()
+    if not students:
+        raise ValueError("this class has no students; add some: ./lab class add students.csv")
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
         results = dict(zip(students, pool.map(grade, students.values()), strict=True))
-    if not results:
-        raise ValueError("this class has no students; add some: ./lab class add students.csv")
-    print_table(results, csv_path)
+    print_table(results, Path(csv) if csv else None)
 
 
-def hand_out(arguments: list[str]) -> None:
+def grade(account: store.Account) -> dict[str, dict[str, str]]:
+    """Return the state of a student's exercises."""
+    settings, target = store.read("settings.json"), f"/home/{account.name}/notebooks/exercises"
+    homes.prepare(account, settings["disk_gb"])
+    words = ["-m", "lessons.exercises.check", "--report", "--directory", target]
+    try:
+        if settings["runtime"] == "docker":
+            from hub import containers
+
+            output = containers.run(account, settings, ["python", *words])
+        else:
+            output = in_sandbox(account, settings, [next(iter(settings["pythons"].values())), *words])
+        found = json.loads(output.splitlines()[-1])
+        return {n: {k: str(found[n][k])[:300] for k in ("state", "mistake")} for n in NAMES if n in found}
+    except (OSError, subprocess.TimeoutExpired, ValueError, IndexError, KeyError, TypeError):
+        return {"": {"state": "failed", "mistake": "the check ended without results"}}
+
+
+def in_sandbox(account: store.Account, settings: dict[str, Any], words: list[str]) -> str:
+    """Return what a command prints in a student's sandbox."""
+    report = f".grades-{secrets.token_hex(8)}"
+    variables = {"PATH": "/usr/bin:/bin", "PYTHONPATH": settings["python_path"], "OMP_NUM_THREADS": "1"}
+    line = sandbox.command(sandbox.specification(account, settings, log=report), words)
+    null = subprocess.DEVNULL
+    subprocess.run(line, env=variables, stdout=null, stderr=null, timeout=GRADE_S)
+    with open(os.open(account.home / report, os.O_RDONLY | os.O_NOFOLLOW)) as file:
+        text = file.read(MAX_REPORT)
+    (account.home / report).unlink()
+    return text
+
+
+def hand_out(*names: str) -> None:
     """Copy files into each student's notebooks; existing ones stay as they are."""
-    files = [Path(name).absolute() for name in arguments]
+    files = [Path(name).absolute() for name in names]
     if missing := [str(path) for path in files if not path.exists()]:
         raise ValueError(f"{missing[0]} does not exist")
     words = [word for path in files for word in ("-C", str(path.parent), path.name)]
@@ -231,62 +248,39 @@ def hand_out(arguments: list[str]) -> None:
         print(f"{account.name}: {', '.join(path.name for path in files)}")
 
 
-def collect(arguments: list[str]) -> None:
-    """Copy a file or directory of each student's notebooks to DIRECTORY/STUDENT; links stay behind."""
-    what, target = arguments
+def collect(what: str, target: str) -> None:
+    """Copy a file or directory of each student's notebooks to `target`/STUDENT; links stay behind."""
     for account in store.accounts().values():
-        # As the student, so that nothing is read that the student cannot read.
-        words = ["find", f"./{what}", "-type", "f", "-size", "-100M", "-print0"]
-        names = as_student(account, words, cwd="notebooks")
-        pack = as_student(account, ["tar", "-c", "--null", "--no-recursion", "-T", "-"], names, cwd="notebooks")
+        pack = as_student(account, ["env", "-C", "notebooks", "sh", "-c", PACK, what])
         directory = Path(target) / account.name
         directory.mkdir(parents=True, exist_ok=True)
-        unpack = ["tar", "-x", "--no-same-owner", "--no-same-permissions", "-C", str(directory)]
-        subprocess.run(unpack, input=pack, check=bool(names), capture_output=True)
-        print(f"{account.name}: {names.count(bytes(1))} files")
+        unpack = ["tar", "-x", "-v", "--no-same-owner", "--no-same-permissions", "-C", str(directory)]
+        files = subprocess.run(unpack, input=pack, check=bool(pack), capture_output=True).stdout
+        print(f"{account.name}: {len(files.splitlines())} files")
 
 
-def as_student(account: store.Account, command: list[str], data: bytes = b"", cwd: str = "") -> bytes:
+def as_student(account: store.Account, command: list[str], data: bytes = b"") -> bytes:
     """Return the output of a command in a student's home, run with the student's rights; empty if it fails."""
     home = homes.prepare(account, store.read("settings.json")["disk_gb"])
-    if cwd:
-        command = ["env", "-C", cwd, *command]  # a shell's `cd` asks for the whole path, which is root's
     who: dict[str, Any] = {"user": account.uid, "group": account.uid, "extra_groups": []}
     environment = {"PATH": "/usr/bin:/bin"}
     done = subprocess.run(command, cwd=home, input=data, capture_output=True, env=environment, **who)
     return bytes(done.stdout)
 
 
-# --- backup, database ---------------------------------------------------------------------------------------
+# --- backup, versions ---------------------------------------------------------------------------------------
 
 
-def backup(arguments: list[str]) -> None:
-    """Write accounts, secrets, the hub's database and all homes to a tar archive."""
-    target = Path(arguments[0]).absolute()
-    copy = store.directory() / "backup" / DATABASE
-    copy.parent.mkdir(mode=0o700, exist_ok=True)
-    copy.unlink(missing_ok=True)
-    databases = sqlite3.connect(store.directory() / DATABASE), sqlite3.connect(copy)
-    with contextlib.closing(databases[0]) as source, contextlib.closing(databases[1]) as destination:
-        source.backup(destination)
+def backup(file: str) -> None:
+    """Write accounts, settings, secrets and all homes to a tar archive; a new hub makes its database again."""
+    target = Path(file).absolute()
     for account in store.accounts().values():
         if homes.image(account).exists():
             homes.prepare(account, 0)
-    names = [name for name in FILES if (store.directory() / name).exists()]
-    homes_there = ["homes"] if (store.directory() / "homes").is_dir() else []
     new = target.with_name(f".{target.name}.new")
     new.touch(mode=0o600)
-    tar = [
-        "tar",
-        "--create",
-        "--file",
-        str(new),
-        "--numeric-owner",
-        "--exclude=homes/*.img",
-    ]
-    tar += ["--directory", str(store.directory()), *names, *homes_there, "--directory", str(copy.parent), DATABASE]
-    done = subprocess.run(tar, capture_output=True, text=True)
-    copy.unlink()
+    tar = ["tar", "--create", f"--file={new}", "--numeric-owner", "--exclude=./homes/*.img", "--exclude=./hub.sqlite*"]
+    done = subprocess.run([*tar, "--directory", store.directory(), "."], capture_output=True, text=True)
     if done.returncode > 1:  # 1: a file changed while it was read
         new.unlink()
         raise RuntimeError(f"tar failed: {done.stderr.strip()}")
@@ -294,57 +288,29 @@ def backup(arguments: list[str]) -> None:
     print(f"{target}: {target.stat().st_size / 1e6:.0f} MB, {len(store.accounts())} students")
 
 
-def restore(arguments: list[str]) -> None:
+def restore(file: str) -> None:
     """Unpack a backup into an empty class. Homes get the disk limit that they had."""
-    source = Path(arguments[0]).absolute()
     if store.accounts():
         raise ValueError(f"{store.directory()} has students already; restore into another volume, or remove it first")
-    tar = ["tar", "--extract", "--file", str(source), "--numeric-owner", "--same-owner", "--preserve-permissions"]
-    subprocess.run([*tar, "--exclude=homes", "--directory", str(store.directory())], check=True)
-    check([])
+    tar = ["tar", "--extract", f"--file={Path(file).absolute()}", "--numeric-owner", "--same-owner"]
+    made_with = subprocess.run([*tar, "--to-stdout", "./versions.json"], check=True, capture_output=True).stdout
+    store.check_versions(json.loads(made_with))
+    tar += ["--preserve-permissions", f"--directory={store.directory()}"]
+    subprocess.run([*tar, "--exclude=./homes"], check=True)
     for account in store.accounts().values():
         homes.prepare(account, store.read("settings.json")["disk_gb"])
-    subprocess.run([*tar, "--directory", str(store.directory())], check=True)
+    subprocess.run(tar, check=True)
     print(f"restored {len(store.accounts())} students; start the class: ./lab class up")
 
 
-def check(arguments: list[str]) -> None:
-    """Raise ValueError if this class was made by a newer lab or JupyterHub."""
-    version = store.read("settings.json").get("version", store.VERSION)
-    if version > store.VERSION:
-        raise ValueError(f"this class has layout {version}, this lab knows {store.VERSION}; update the lab")
-    if not (database := store.directory() / DATABASE).exists():
-        return
-    with contextlib.closing(sqlite3.connect(database)) as connection:
-        try:
-            rows = connection.execute("select version_num from alembic_version").fetchall()
-        except sqlite3.OperationalError:
-            return  # a new database, or one from before migrations, which JupyterHub migrates or refuses itself
-    from alembic.config import Config
-    from alembic.script import ScriptDirectory
-    from alembic.util import CommandError
-    from jupyterhub import dbutil
-
-    config = Config()
-    config.set_main_option("script_location", dbutil.ALEMBIC_DIR)
-    for (revision,) in rows:
-        try:
-            ScriptDirectory.from_config(config).get_revision(revision)
-        except CommandError:
-            raise ValueError(
-                f"{database} has revision {revision}, which this JupyterHub does not know: a newer lab made it. Update "
-                f"the lab, or restore a backup: ./lab class restore FILE"
-            ) from None
+def check() -> None:
+    """Raise ValueError if this class was made by a newer lab or JupyterHub; else it is this one's from now on."""
+    store.check_versions(store.read("versions.json"))
 
 
-def tree_bytes(path: Path) -> int:
-    """Return the size of a directory's files."""
-    return sum(file.lstat().st_size for file in path.rglob("*") if not file.is_dir())
-
-
-ACTIONS = {
-    "add": add, "list": print_students, "reset": reset, "restart": restart, "down": down, "hand-out": hand_out,
-    "collect": collect, "backup": backup, "restore": restore, "check": check,
+ACTIONS: dict[str, Callable[..., None]] = {
+    "add": add, "list": print_students, "reset": reset, "remove": remove, "restart": restart, "down": down, "gpu": gpu,
+    "grades": grades, "hand-out": hand_out, "collect": collect, "backup": backup, "restore": restore, "check": check,
 }  # fmt: skip
 
 

@@ -6,17 +6,17 @@ outside, ends the processes of a student who uses more, and takes the GPU back w
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import time
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from hub import limits, store
+from vlalab.host import nvidia_smi
 
 FILE = "grants.json"
 CONTEXT_GB = 0.5  # of each CUDA process, before its first tensor
-WATCH_S = 15.0
+WATCH_S, ASK_S = 15.0, 30.0
 TOLERANCE = 1.1  # of the granted GB and context; then the processes end
 
 
@@ -42,21 +42,11 @@ def variables(name: str) -> dict[str, str]:
     return {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": str(grant.gpu), "VLALAB_GPU_GB": f"{grant.gb:g}"}
 
 
-def query(what: str) -> list[list[str]]:
-    """Return the rows of `nvidia-smi --query-…`. Raises RuntimeError if it fails."""
-    command = ["nvidia-smi", f"--query-{what}", "--format=csv,noheader,nounits"]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
-    except (OSError, subprocess.SubprocessError) as error:
-        raise RuntimeError(f"this machine has no GPU to grant: {error}") from None
-    return [[cell.strip() for cell in line.split(",")] for line in done.stdout.splitlines() if line.strip()]
-
-
 def students_processes() -> list[tuple[str, str, int, float]]:
     """Return (student, GPU's uuid, pid, GB) of the students' processes on GPUs."""
     owners = {account.uid: name for name, account in store.accounts().items()}
     found = []
-    for pid, uuid, used in query("compute-apps=pid,gpu_uuid,used_memory"):
+    for pid, uuid, used in nvidia_smi.query("compute-apps=pid,gpu_uuid,used_memory", ASK_S):
         if (uid := limits.uid_of(int(pid))) in owners:
             found.append((owners[uid], uuid, int(pid), float(used) * 2**20 / 1e9))
     return found
@@ -68,10 +58,10 @@ def grant(name: str, hours: float, gb: float, gpu: int) -> Grant:
     The served model counts with what it uses now, so start it first.
     """
     store.require(name)
-    cards = {int(index): (uuid, float(total), float(used)) for index, uuid, total, used in query(
-        "gpu=index,uuid,memory.total,memory.used")}  # fmt: skip
+    cards = {int(index): (uuid, float(total), float(used)) for index, uuid, total, used in nvidia_smi.query(
+        "gpu=index,uuid,memory.total,memory.used", ASK_S)}  # fmt: skip
     if gpu not in cards:
-        raise ValueError(f"GPU {gpu} does not exist; this machine has {', '.join(map(str, cards))}")
+        raise ValueError(f"GPU {gpu} does not exist; this machine has {', '.join(map(str, cards)) or 'none'}")
     uuid, total, used = cards[gpu]
     students_gb = sum(entry[3] for entry in students_processes() if entry[1] == uuid)
     services_gb = used * 2**20 / 1e9 - students_gb
@@ -121,7 +111,7 @@ def watch() -> None:
     while True:
         time.sleep(WATCH_S)
         try:
-            check_once(lambda name: admin.restart([name]))
+            check_once(lambda name: admin.restart(name))
         except (RuntimeError, ValueError, OSError) as error:
             print(f"GPU grants: {error}", file=sys.stderr, flush=True)
 

@@ -3,10 +3,11 @@
 import os
 import shutil
 import sys
+from pathlib import Path
 
 from hub import store
 from hub.login import CodeAuthenticator
-from hub.spawners import SandboxSpawner
+from hub.spawners import SandboxSpawner, StudentSpawner
 
 c = get_config()  # type: ignore[name-defined]  # noqa: F821  # JupyterHub defines it
 directory, settings, secrets = store.directory(), store.read("settings.json"), store.read("secrets.json")
@@ -17,7 +18,6 @@ c.JupyterHub.hub_port = settings["hub_port"]
 c.JupyterHub.db_url = f"sqlite:///{directory}/hub.sqlite"
 c.JupyterHub.upgrade_db = True  # an older database is copied, then migrated; `hub.admin check` refuses a newer one
 c.JupyterHub.cookie_secret = bytes.fromhex(secrets["cookie"])
-c.JupyterHub.log_level = "INFO"
 
 # The proxy is a process of its own, and servers outlive the hub: a restarted hub finds them again.
 c.JupyterHub.cleanup_servers = False
@@ -26,19 +26,27 @@ c.ConfigurableHTTPProxy.api_url = f"http://127.0.0.1:{settings['proxy_port']}"
 c.ConfigurableHTTPProxy.auth_token = secrets["proxy"]
 
 c.JupyterHub.authenticator_class = CodeAuthenticator
+c.JupyterHub.template_paths = [str(Path(store.__file__).parent / "templates")]
 c.Authenticator.allow_all = True  # all accounts of the class; nobody else can log in
 
-SandboxSpawner.settings = settings
+StudentSpawner.settings = settings
 c.JupyterHub.spawner_class = SandboxSpawner
+if settings["runtime"] == "docker":
+    from hub.containers import ContainerSpawner
+
+    c.JupyterHub.spawner_class = ContainerSpawner
+    c.DockerSpawner.network_name = settings["network"]
+    c.DockerSpawner.use_internal_ip = c.DockerSpawner.remove = True
+    c.DockerSpawner.pull_policy = "never"
 c.JupyterHub.concurrent_spawn_limit = 0  # `hub.spawners` lets them wait on their own page instead of an error
 c.Spawner.start_timeout = 900  # thirty servers on two cores
 c.Spawner.http_timeout = 180
 c.LocalProcessSpawner.interrupt_timeout = 10
 c.LocalProcessSpawner.term_timeout = 5
 c.Spawner.default_url = "/lab"
+c.Spawner.options_from_form = "simple"
 c.Spawner.env_keep = []  # nothing of the hub's own
 
-scopes = ["list:users", "read:users:activity", "read:servers", "delete:servers"]
 c.JupyterHub.services = [{"name": "lab", "api_token": secrets["api"]}]
 c.JupyterHub.load_roles = [
     {"name": "lab", "scopes": ["admin:users", "admin:servers", "list:users", "read:hub"], "services": ["lab"]}
@@ -48,6 +56,7 @@ if settings["idle_min"]:
     command = [sys.executable, "-m", "jupyterhub_idle_culler", f"--timeout={idle_s}"]
     command.append(f"--cull-every={max(1, min(60, idle_s // 4))}")
     c.JupyterHub.services.append({"name": "idle-culler", "command": command})
+    scopes = ["list:users", "read:users:activity", "read:servers", "delete:servers"]
     c.JupyterHub.load_roles.append({"name": "idle-culler", "scopes": scopes, "services": ["idle-culler"]})
 
 if shutil.which("nvidia-smi"):

@@ -1,17 +1,17 @@
-"""`sandbox.py SPEC COMMAND …`: become a student, with a view of the machine of their own, and run a command.
+"""`unshare --mount --ipc … sandbox.py SPEC COMMAND …`: become a student, with a view of the machine of their own.
 
-Root starts it; it needs the standard library only. SPEC (JSON) is made by `hub.spawners.SandboxSpawner`. The student
+Root starts it; it needs the standard library and util-linux only. SPEC (JSON) is made by `specification`. The student
 sees the lab's code and the system read-only, the home, and private /tmp and /dev/shm. Other homes, the volume, GPUs
 that were not granted and other users' processes are not visible.
 """
 
 from __future__ import annotations
 
-import ctypes
 import glob
 import json
 import os
 import resource
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -20,21 +20,18 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from hub import limits
 
-LIBC = ctypes.CDLL(None, use_errno=True)
-NEW_MOUNTS, NEW_IPC = 0x00020000, 0x08000000  # linux/sched.h
-RDONLY, NOSUID, NODEV, NOEXEC, REMOUNT, BIND, REC, PRIVATE = 1, 2, 4, 8, 32, 4096, 16384, 1 << 18  # linux/mount.h
-NO_NEW_PRIVS = 38  # linux/prctl.h
 WRITABLE = ("/tmp", "/var/tmp", "/dev/shm")  # by every student, each in memory of their own
+SYSTEM = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}
 
 
 def specification(account: Any, settings: dict[str, Any], **changes: Any) -> dict[str, Any]:
     """Return SPEC for a student's account (`hub.store.Account`) and the class's settings."""
-    shared = {name: os.path.join(settings["volume"], name) for name in ("assets",)}
+    assets = os.path.join(settings["volume"], "assets")
     return {
         "id": account.id, "uid": account.uid, "home": str(account.home), "target": f"/home/{account.name}",
         "hidden": [path for path in ("/home", "/root", "/media", "/mnt") if os.path.isdir(path)],
         "volume": settings["volume"], "code": settings["code"],
-        "shared": {name: path for name, path in shared.items() if os.path.isdir(path)},
+        "shared": {"assets": assets} if os.path.isdir(assets) else {},
         "memory_gb": settings["memory_gb"], "cpus": settings["cpus"], "processes": settings["processes"],
         "tmp_mb": settings["tmp_mb"], "gpu": False, "log": ".notebook.log", **changes,
     }  # fmt: skip
@@ -42,57 +39,50 @@ def specification(account: Any, settings: dict[str, Any], **changes: Any) -> dic
 
 def command(spec: dict[str, Any], words: list[str]) -> list[str]:
     """Return the command line that runs a command as a student."""
-    scope = limits.prefix(spec["id"], spec["memory_gb"], spec["cpus"])
-    return [*scope, sys.executable, "-I", str(Path(__file__).resolve()), json.dumps(spec), *words]
+    own_view = ["unshare", "--mount", "--ipc", "--"]
+    return [*own_view, sys.executable, "-I", str(Path(__file__).resolve()), json.dumps(spec), *words]
 
 
-def call(name: str, *arguments: object) -> None:
-    """Call a function of libc. Raises OSError if it fails."""
-    if getattr(LIBC, name)(*arguments) != 0:
-        number = ctypes.get_errno()
-        raise OSError(number, f"{name}{arguments}: {os.strerror(number)}")
+def mount(*words: str) -> None:
+    """Run mount(8). Its paths are taken as they are: /proc/self/fd/N is an open directory that is hidden by now."""
+    subprocess.run(["mount", "--no-canonicalize", *words], env=SYSTEM, check=True, close_fds=False)
 
 
-def mount(source: str, target: str, kind: str = "", flags: int = 0, data: str = "") -> None:
-    """Mount, as in mount(2)."""
-    call("mount", source.encode(), os.fsencode(target), kind.encode(), ctypes.c_ulong(flags), data.encode())
-
-
-def bind(descriptor: int, target: str, flags: int) -> None:
-    """Mount an open directory or file at a path, without what is mounted below it."""
-    mount(f"/proc/self/fd/{descriptor}", target, flags=BIND)
-    mount("none", target, flags=BIND | REMOUNT | flags)
+def mount_memory(path: str, options: str) -> None:
+    """Mount an empty file system in memory."""
+    mount("-t", "tmpfs", "-o", f"nosuid,nodev,{options}", "tmpfs", path)
 
 
 def build_view(spec: dict[str, Any]) -> None:
-    """Give this process mounts of its own."""
-    call("unshare", NEW_MOUNTS | NEW_IPC)
-    mount("none", "/", flags=REC | PRIVATE)
+    """Mount what the student sees; only this process and its children do."""
     opened = {path: os.open(path, os.O_PATH) for path in (*spec["code"], *spec["shared"].values(), spec["home"])}
+
+    def bind(source: str, target: str, options: str) -> None:
+        os.makedirs(target, exist_ok=True)
+        os.set_inheritable(opened[source], True)
+        mount("--bind", "-o", f"nosuid,nodev,{options}", f"/proc/self/fd/{opened[source]}", target)
+
     for path in spec["hidden"]:
-        mount("tmpfs", path, "tmpfs", NOSUID | NODEV, "mode=755,size=1m")
+        mount_memory(path, "mode=755,size=1m")
     for path in WRITABLE:
-        mount("tmpfs", path, "tmpfs", NOSUID | NODEV, f"mode=1777,size={spec['tmp_mb']}m")
+        mount_memory(path, f"mode=1777,size={spec['tmp_mb']}m")
     for path in spec["code"]:
         if any(Path(path).is_relative_to(hidden) for hidden in (*spec["hidden"], *WRITABLE)):
-            os.makedirs(path, exist_ok=True)
-            bind(opened[path], path, RDONLY | NOSUID | NODEV)
+            bind(path, path, "ro")
     if os.path.isdir(spec["volume"]):
-        mount("tmpfs", spec["volume"], "tmpfs", NOSUID | NODEV, "mode=755,size=1m")
-    os.makedirs(spec["target"], exist_ok=True)
-    bind(opened[spec["home"]], spec["target"], NOSUID | NODEV)
+        mount_memory(spec["volume"], "mode=755,size=1m")
+    bind(spec["home"], spec["target"], "rw")
     for name, path in spec["shared"].items():
         target = os.path.join(spec["target"], name)
         if not os.path.islink(target):  # a student could point it elsewhere
-            os.makedirs(target, exist_ok=True)
-            bind(opened[path], target, RDONLY | NOSUID | NODEV)
+            bind(path, target, "ro")
     for descriptor in opened.values():
         os.close(descriptor)
-    mount("proc", "/proc", "proc", NOSUID | NODEV | NOEXEC, "hidepid=2")
+    mount("-t", "proc", "-o", "nosuid,nodev,noexec,hidepid=2", "proc", "/proc")
     if not spec["gpu"]:
         for path in (*glob.glob("/dev/nvidia*"), *glob.glob("/dev/dri/*")):
             if not os.path.isdir(path):
-                mount("/dev/null", path, flags=BIND)
+                mount("--bind", "/dev/null", path)
 
 
 def become(spec: dict[str, Any]) -> None:
@@ -102,15 +92,13 @@ def become(spec: dict[str, Any]) -> None:
     os.setgroups([])
     os.setresgid(spec["uid"], spec["uid"], spec["uid"])
     os.setresuid(spec["uid"], spec["uid"], spec["uid"])
-    call("prctl", NO_NEW_PRIVS, 1, 0, 0, 0)
     os.umask(0o077)
 
 
 def main() -> None:
     """Run the command; this process becomes it."""
     spec, command = json.loads(sys.argv[1]), sys.argv[2:]
-    if not limits.SYSTEMD.is_dir():
-        limits.join(spec["id"], spec["memory_gb"], spec["cpus"])
+    limits.join(spec["id"], spec["memory_gb"], spec["cpus"])
     build_view(spec)
     become(spec)
     os.chdir(spec["target"])
@@ -121,7 +109,7 @@ def main() -> None:
         log = null
     for number, descriptor in enumerate((null, log, log)):
         os.dup2(descriptor, number)
-    os.execv(command[0], command)
+    os.execv("/usr/bin/setpriv", ["setpriv", "--no-new-privs", "--", *command])
 
 
 if __name__ == "__main__":

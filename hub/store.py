@@ -13,17 +13,18 @@ import os
 import pwd
 import re
 import secrets
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from argon2 import PasswordHasher
 from argon2.exceptions import VerificationError
 
-VERSION = 1  # of the directory's layout
-FIRST_UID = 2_000_000_000  # above those of distributions, containers and user namespaces
+VERSION = 2  # of the files of a class
+FIRST_UID, UIDS = 2_000_000_000, 100_000_000  # above those of distributions, containers and user namespaces
 FIRST_UNIX_UID = 1000  # system users are below
 MIN_PASSWORD = 8  # characters
 NAME = re.compile(r"[a-z][a-z0-9_.-]{0,31}")
@@ -58,34 +59,26 @@ class Account:
             return False
 
 
-def read(name: str, default: Any = None) -> Any:
-    """Return the content of a JSON file of the class."""
+def read(name: str) -> dict[str, Any]:
+    """Return the content of a JSON file of the class; {} if it does not exist."""
     try:
-        return json.loads((directory() / name).read_text())
+        return dict(json.loads((directory() / name).read_text()))
     except FileNotFoundError:
-        return {} if default is None else default
-
-
-def write(name: str, content: Any) -> None:
-    """Replace a JSON file of the class, readable by its owner only."""
-    path = directory() / name
-    new = path.with_name(f".{name}.{os.getpid()}")
-    descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
-    with os.fdopen(descriptor, "w") as file:
-        json.dump(content, file, indent=1)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(new, path)
+        return {}
 
 
 @contextmanager
 def editing(name: str) -> Iterator[dict[str, Any]]:
-    """Yield a JSON file's content for changes, and write it; other processes wait meanwhile."""
+    """Yield a JSON file's content for changes, and replace the file; other processes wait meanwhile."""
     with (directory() / ".lock").open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         content = read(name)
         yield content
-        write(name, content)
+        with tempfile.NamedTemporaryFile("w", dir=directory(), prefix=f".{name}.", delete=False) as file:  # mode 0600
+            json.dump(content, file, indent=1)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(file.name, directory() / name)
 
 
 def accounts() -> dict[str, Account]:
@@ -100,15 +93,11 @@ def require(name: str) -> Account:
     raise ValueError(f"no student {name!r} in this class; ./lab class list shows all")
 
 
-def save(account: Account) -> None:
-    """Add or replace an account."""
-    with editing("accounts.json") as content:
-        entry = asdict(account)
-        content.setdefault("accounts", {})[entry.pop("name")] = entry
+def create(name: str) -> Account:
+    """Create an account without a login and return it. It has the uid of the Unix user of that name, else a new one.
 
-
-def create(name: str, secret: str = "") -> Account:
-    """Create an account and return it. It has the uid of the Unix user of that name, else a new one."""
+    Raises ValueError for a name that exists or is not valid.
+    """
     check_name(name)
     with editing("accounts.json") as content:
         entries = content.setdefault("accounts", {})
@@ -117,29 +106,24 @@ def create(name: str, secret: str = "") -> Account:
         try:
             uid = pwd.getpwnam(name).pw_uid
         except KeyError:
-            first = FIRST_UID + 1000 * secrets.randbelow(100_000)  # another class on this machine has others
-            uid = content["next_uid"] = content.get("next_uid", first) + 1
-        entries[name] = {"id": secrets.token_hex(5), "uid": uid, "secret": secret and HASHER.hash(secret)}
-        return Account(name, **entries[name])
+            uid = FIRST_UID + secrets.randbelow(UIDS)  # not used again, nor by another class on this machine
+        account = Account(name, secrets.token_hex(5), uid)
+        entries[name] = asdict(account)
+        del entries[name]["name"]
+    return account
 
 
-def new_code() -> str:
-    """Return a one-time code of 50 random bits, in letters and digits that are not mistaken for each other."""
-    code = "".join(secrets.choice("abcdefghjkmnpqrstuvwxyz23456789") for _ in range(10))
-    return f"{code[:5]}-{code[5:]}"
+def set_secret(name: str, secret: str, is_code: bool) -> None:
+    """Replace a student's code or password."""
+    with editing("accounts.json") as content:
+        content["accounts"][name] |= {"secret": HASHER.hash(secret), "is_code": is_code}
 
 
-def add(name: str) -> str:
-    """Create an account and return its one-time code."""
-    code = new_code()
-    create(name, code)
-    return code
-
-
-def reset(name: str) -> str:
-    """Replace a student's password by a one-time code, which is returned. The work stays."""
-    code = new_code()
-    save(replace(require(name), secret=HASHER.hash(code), is_code=True))
+def set_code(name: str) -> str:
+    """Replace a student's login by a one-time code of 50 random bits, which is returned. The work stays."""
+    letters = "".join(secrets.choice("abcdefghjkmnpqrstuvwxyz23456789") for _ in range(10))  # not 0, o, 1, i, l
+    code = f"{letters[:5]}-{letters[5:]}"
+    set_secret(name, code, is_code=True)
     return code
 
 
@@ -147,15 +131,25 @@ def set_password(account: Account, password: str) -> None:
     """Store a student's own password. Raises ValueError for a short one, and for the code itself."""
     if len(password) < MIN_PASSWORD or account.matches(password):
         raise ValueError(f"the new password needs {MIN_PASSWORD} or more characters, and must differ from the old one")
-    save(replace(account, secret=HASHER.hash(password), is_code=False))
+    set_secret(account.name, password, is_code=False)
 
 
-def remove(name: str) -> Account:
-    """Forget an account, not its home; return it."""
-    account = require(name)
+def remove(name: str) -> None:
+    """Forget an account, not its home."""
     with editing("accounts.json") as content:
         del content["accounts"][name]
-    return account
+
+
+def check_versions(made_with: Mapping[str, Any]) -> None:
+    """Raise ValueError if a newer lab or JupyterHub made this class; otherwise store the versions of this one."""
+    import jupyterhub
+
+    current = {"layout": VERSION, "jupyterhub": list(jupyterhub.version_info[:2])}
+    for name, version in made_with.items():
+        if version > current[name]:
+            raise ValueError(f"this class has {name} {version}, this lab knows {current[name]}; update the lab")
+    with editing("versions.json") as content:
+        content |= current
 
 
 def check_name(name: str) -> None:

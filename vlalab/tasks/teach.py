@@ -9,6 +9,7 @@ from vlalab.description import manifests
 from vlalab.host import paths
 from vlalab.host.console import LabError
 from vlalab.host.shared_code import option
+from vlalab.runtimes import local
 from vlalab.tasks.flags import positional
 from vlalab.tasks.task import finish, task
 
@@ -41,6 +42,8 @@ def class_(
     environments: list[str] | None = option(
         None, "for up: environments to choose from", kind="one of", keywords=tuple(manifests.notebooks()),
         default_help="the course's"),
+    runtime: str | None = option(None, "for up: what notebooks are", kind="one of", keywords=("local", "docker"),
+                                 default_help="local"),
     memory: float | None = option(None, "for up: GB per student; 0: no limit", "[0, inf)", default_help="4"),
     cpus: float | None = option(None, "for up: cores per student; 0: no limit", "[0, inf)", default_help="0"),
     processes: int | None = option(None, "for up: processes and threads per student", "[50, 100000]",
@@ -76,14 +79,13 @@ def class_(
     if keep_work and action != "remove":
         raise LabError("--keep-work is for class remove")
     changes = {
-        "host": host, "port": port, "environments": environments, "memory_gb": memory, "cpus": cpus,
+        "host": host, "port": port, "environments": environments, "runtime": runtime, "memory_gb": memory, "cpus": cpus,
         "processes": processes, "disk_gb": disk, "idle_min": idle, "policy": policy,
         "cert": cert and str(Path(cert).absolute()), "key": key and str(Path(key).absolute()),
     }  # fmt: skip
-    grant = {"--hours": hours, "--gb": gb, "--gpu": gpu}
-    flags = [word for flag, value in grant.items() if value is not None for word in (flag, str(value))]
-    if flags and (action, *arguments[:1]) != ("gpu", "grant"):
-        raise LabError(f"{flags[0]} is for class gpu grant NAME")
+    grant = {"hours": hours, "gb": gb, "gpu": gpu}
+    if any(value is not None for value in grant.values()) and (action, *arguments[:1]) != ("gpu", "grant"):
+        raise LabError("--hours, --gb and --gpu are for class gpu grant NAME")
     if action == "gpu" and arguments[0] not in ("grant", "revoke"):
         raise LabError(f"class gpu requires grant or revoke and a name; got {' '.join(arguments)}")
     if action == "up":
@@ -96,6 +98,6 @@ def class_(
     elif action == "unit":
         print(classes.unit(), end="")
     elif action == "logs":
-        classes.show_log(100)
+        local.follow_log(classes.HUB, 100, follow=False)
     else:
-        finish(classes.admin(action, [*arguments, *flags, *(["--keep-work"] if keep_work else [])]))
+        finish(classes.admin(action, arguments, **grant, keep_work=keep_work or None))
