@@ -9,22 +9,22 @@ for example, which is asked about the recording that `./lab audit` has made of -
 
 from __future__ import annotations
 
+import functools
 import random
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from fastapi import FastAPI
 
-from bench.common import figure, flags, served
+from bench.common import figure, flags
 from bench.parts import audit_world
 from bench.parts.audit_faults import BY_NAME, FAULTS, Fault, Wrapped
 from services.libero.benchmark import BENCHMARK
+from tests.running import running
 from vla_common.volume import Volume
 from vla_contract import ActionChunk, Observation, Policy, PolicyClient, PolicyInfo
-from vla_contract.server.app import create_app
 from vla_datasets import libero
 from vla_datasets.dataset import Dataset
 from vla_datasets.loader import open_dataset
@@ -38,18 +38,11 @@ PAIRS = 10
 EXECUTED = 5
 
 
-class DrawnOnce(RecordedEpisodes):
-    """A recording whose frames are drawn for the first audit only."""
-
-    def __init__(self, directory: Path, cameras: Mapping[str, str]):
-        super().__init__(directory, cameras)
-        self._drawn: dict[tuple[int, str, tuple[int, ...]], np.ndarray] = {}
-
-    def frames(self, episode_index: int, video_key: str, indices: Sequence[int] | None = None) -> np.ndarray:
-        key = episode_index, video_key, tuple(indices or ())
-        if key not in self._drawn:
-            self._drawn[key] = super().frames(episode_index, video_key, indices)
-        return self._drawn[key]
+def drawn_once(dataset: Dataset) -> Dataset:
+    """Return the data set; its frames are drawn for the first audit only."""
+    draw = functools.cache(dataset.frames)
+    dataset.frames = lambda episode, key, indices=(): draw(episode, key, tuple(indices))  # type: ignore[method-assign]
+    return dataset
 
 
 class Remote(Policy):
@@ -78,17 +71,12 @@ HEALTHY: dict[str, dict[str, float]] = {
 }
 
 
-def make_app(url: str, settings: dict[str, float], names: Sequence[str], ranges: np.ndarray) -> FastAPI:
-    """Return the application of a policy with faults; it runs in a process of its own."""
-    policy: Policy = Remote(url) if url else audit_world.LookingPolicy(**settings)  # type: ignore[arg-type]
-    return create_app(Wrapped(policy, tuple(BY_NAME[name] for name in names), ranges))
-
-
 def measure(dataset: Dataset, url: str, settings: dict[str, float], names: Sequence[str] = ()) -> Audit:
     """Audit a policy with these faults over HTTP."""
     values = dataset.statistics()[libero.ACTION]
-    ranges = np.stack([values["min"], values["max"]])
-    with served(make_app, url, settings, names, ranges) as address, PolicyClient(address) as client:
+    policy: Policy = Remote(url) if url else audit_world.LookingPolicy(**settings)  # type: ignore[arg-type]
+    faulty = Wrapped(policy, tuple(BY_NAME[name] for name in names), np.stack([values["min"], values["max"]]))
+    with running(faulty) as service, PolicyClient(service.url) as client:
         info = client.info()
         view = view_as(dataset, info, BENCHMARK.profiles, CAMERAS, {})
         return audit(client, view, libero.FPS, min(EXECUTED, info.horizon), 1500, familiar=True)
@@ -118,12 +106,13 @@ def main() -> None:
     names = options.only.split(",") if options.only else list(QUICK) if options.quick else list(BY_NAME)
     with tempfile.TemporaryDirectory() as directory:
         if options.url:
-            dataset: Dataset = DrawnOnce(Volume().demonstrations / f"audit-{options.suite}", CAMERAS)
+            dataset: Dataset = RecordedEpisodes(Volume().demonstrations / f"audit-{options.suite}", CAMERAS)
             healthy: dict[str, dict[str, float]] = {"served policy": {}}
         else:
             audit_world.record(Path(directory, "world"))
-            dataset, healthy = open_dataset(Path(directory, "world")), HEALTHY
+            dataset = open_dataset(Path(directory, "world"))
             healthy = dict(list(HEALTHY.items())[:2]) if options.quick else HEALTHY
+        dataset = drawn_once(dataset)
         seconds, accused, named, other = [], 0, 0, 0
         for label, settings in healthy.items() if not options.only else ():
             began = time.monotonic()

@@ -23,7 +23,7 @@ from typing import Any
 
 COMPARE = {">=": operator.ge, "<=": operator.le}
 ROOT = Path(__file__).resolve().parents[1]
-SHARED = ("common", "contract", "modelkit", "evaluation", "datasets")
+SHARED = ("common", "contract", "modelkit", "evaluation", "datasets", "fast_libero")
 PYTHON_PATH = os.pathsep.join(map(str, (ROOT, *(ROOT / "shared" / name for name in SHARED))))
 VARIABLES = {**os.environ, "PYTHONPATH": PYTHON_PATH}
 SINGLE_THREADED = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -106,7 +107,7 @@ def compare(title, sides, rounds, step, calls=1):
     return seconds
 
 
-def smooth_actions(count, seed=0):
+def smooth_actions(count: int, seed: int = 0) -> Any:
     """Return float lists [count][7]: a wandering arm that reaches down, closes and opens."""
     rng, time = np.random.RandomState(seed), np.arange(count)[:, None]
     actions = 0.5 * np.sin(time / 9 + np.arange(7)) + 0.2 * rng.randn(count, 7)

@@ -4,7 +4,7 @@
 
 | route | result |
 |---|---|
-| `GET /status` | `./lab status --json`, and the services started and stopped through this daemon |
+| `GET /status` | `./lab status --json`, and each service's last action through this daemon |
 | `GET /doctor`, `POST /doctor` | the doctor's last report; run the doctor |
 | `GET /services/NAME/log` | the end of a log, without secrets |
 | `POST /services/NAME/start`, `…/stop` | `./lab up NAME`, `./lab down NAME` |
@@ -42,7 +42,7 @@ from vlalab.host import paths, secrets, state
 from vlalab.host.console import log_info, unknown
 from vlalab.runtimes import local
 
-VERBS = {"start": "up", "stop": "down"}
+VERBS = {"start": "up", "stop": "down", "audit": "audit"}
 MAX_ACTIONS = 4  # concurrent; each is a process of the host tool
 STATUS_S, DOCTOR_S, LOG_S = 30.0, 120.0, 20.0  # time limits of read-only commands
 STATUS_FRESH_S = 4.0  # a result is shared by all callers for this long
@@ -130,7 +130,7 @@ class ControlDaemon:
         if verb == "start" and self._runtime == local.NAME and name in manifests.notebooks().values():
             reason = "outside a container, a notebook gives access to a shell of its user"
             raise RequestError(409, f"{reason}; on the command line: ./lab up {name}")
-        flags = ["--runtime", self._runtime] if verb == "start" else []
+        flags = [] if verb == "stop" else ["--runtime", self._runtime]
         return self._begin(verb, name, [VERBS[verb], name, *flags])
 
     def _begin(self, verb: str, name: str, arguments: list[str]) -> dict[str, Any]:
@@ -138,7 +138,7 @@ class ControlDaemon:
         with self._lock:
             running = [action["service"] for action in self._actions.values() if action["ended"] is None]
             if name in running:
-                raise RequestError(409, f"{name} is already being started or stopped; wait until that is done")
+                raise RequestError(409, f"{name} is already being started, stopped or audited; wait until that is done")
             if len(running) >= MAX_ACTIONS:
                 raise RequestError(429, f"{MAX_ACTIONS} actions are under way; wait until one is done")
             action = {"service": name, "what": verb, "began": time.time(), "ended": None, "code": None, "output": ""}

@@ -7,8 +7,8 @@ import sys
 import types
 from pathlib import Path
 
+from fast_libero.initstates import read_init_states
 from services.libero.simulator import runtime
-from services.libero.simulator.initstates import read_init_states
 
 
 def main() -> None:

@@ -15,4 +15,5 @@ NAMES = (
     "transformer.bug_cross", "transformer.bug_scale", "transformer.bug_softmax",
     "diffusion.perturb", "diffusion.ddpm", "diffusion.ddim", "diffusion.guidance", "diffusion.bug_last_step",
     "vla.bins", "vla.gripper",
+    "seeing.where", "seeing.bell", "seeing.ahead", "seeing.bug_cells",
 )  # fmt: skip

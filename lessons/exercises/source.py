@@ -9,12 +9,13 @@ import importlib
 from pathlib import Path
 from typing import Any
 
-from lessons.exercises import NAMES, diffusion_exercises, transformer_exercises, vla_exercises
+from lessons.exercises import NAMES, diffusion_exercises, seeing_exercises, transformer_exercises, vla_exercises
 from lessons.exercises.types import Exercise, Mistake
 
 EXERCISES: dict[str, Exercise] = {
     exercise.name: exercise
-    for exercise in (*transformer_exercises.EXERCISES, *diffusion_exercises.EXERCISES, *vla_exercises.EXERCISES)
+    for lesson in (transformer_exercises, diffusion_exercises, vla_exercises, seeing_exercises)
+    for exercise in lesson.EXERCISES
 }
 LESSONS = Path(__file__).resolve().parent.parent
 BLANK = "return ...  # write this: 여기에 쓰세요"

@@ -24,7 +24,7 @@ class Config(RunSettings):
     LAB = "minivla"
     FIXED = (
         "size", "cameras", "state", "words", "pictures", "head", "chunk", "episodes", "epochs", "minutes", "batch_size",
-        "draws", "looks", "lrate", "warmup", "weight_decay", "seed",
+        "draws", "looks", "acts", "lrate", "warmup", "weight_decay", "seed",
     )  # fmt: skip
 
     data: str = data_option("", "a data set's name on the volume, or its directory")
@@ -37,15 +37,12 @@ class Config(RunSettings):
     chunk: int = option(16, "actions per prediction", "[1, 64]")
     episodes: int = option(0, "of the data set to train on, evenly per task, the first ones; 0 for all", "[0, inf)")
 
-    epochs: int = option(
-        12, "passes over all steps of all episodes; many more lower the success rate (docs/minivla.md)", "[1, inf)"
-    )
+    epochs: int = option(12, "passes over all steps of all episodes, for data sets without scenes", "[1, inf)")
     minutes: float = option(0, "time limit: reduce epochs to fit; 0 for none", "[0, inf)")
     batch_size: int = option(64, "observations", "[1, inf)")
     draws: int = option(2, "noise samples per observation in a batch; regression uses one", "[1, inf)")
-    looks: int = option(
-        8, "epochs of learning from the data set's scenes where things are, before those of acting; 0: none", "[0, inf)"
-    )
+    looks: int = option(20, "epochs of learning from the data set's scenes where things are; 0: none", "[0, inf)")
+    acts: int = option(40, "epochs of learning to act, after those of seeing", "[1, inf)")
     lrate: float = option(8e-4, "peak; linear warm-up, then cosine decay to 0", "(0, inf)")
     warmup: int = option(200, "batches", "[0, inf)")
     weight_decay: float = option(1e-4, "AdamW's, on matrices and convolutions", "[0, inf)")

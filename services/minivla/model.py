@@ -5,7 +5,8 @@ the line: B observations of C cameras and L text tokens become S tokens of d_mod
 
 The network looks before it acts. The instruction asks two questions of every image: where is the thing that it names,
 and where does that thing belong? Each answer is a probability over the cells of a feature map, so it keeps a place.
-From the answers of all cameras the network estimates both places in space, and acts relative to them.
+From the answers of all cameras the network estimates both places in space: a fixed camera shows a place in the room,
+the hand's camera an offset from the hand. The network acts relative to these places.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from services.ws_mdl.transformer.model import (
 CELL = 4  # pixels per cell of the feature map and axis: the stem's stride
 THINGS = 2  # questions per image: the named thing, and the place it belongs to
 XYZ = 3
+SCALES = (1.0, 4.0, 16.0)  # an offset is read at: in units of the normalized state, which are about 10 cm for LIBERO
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,7 @@ class Shape:
     chunk: int  # actions per prediction
     vocabulary: int
     words: int = 48  # maximum tokens of an instruction; 0: no instruction
+    answers: bool = True  # actions depend on what the images answered; else on the places in space alone
     features: int = 64  # channels of the feature map
     d_model: int = 128
     layers: int = 3  # of the encoder
@@ -135,9 +138,9 @@ class MiniVLA(nn.Module):
         self.eyes = nn.ModuleList(Look(shape.side, shape.features, d) for _ in range(shape.cameras))
         self.where = nn.Sequential(
             nn.Linear(shape.cameras * THINGS * d + shape.state, 2 * d), nn.GELU(),
-            nn.Linear(2 * d, d), nn.GELU(), nn.Linear(d, THINGS * XYZ),
+            nn.Linear(2 * d, d), nn.GELU(), nn.Linear(d, THINGS * (XYZ + XYZ + 1)),
         )  # fmt: skip
-        self.ahead = EmbedFC(THINGS * XYZ, d)
+        self.ahead = EmbedFC((len(SCALES) * (THINGS + 1) + THINGS) * XYZ, d)
         self.state = EmbedFC(shape.state, d) if shape.state else None
         self.encoder = Encoder(d, nn.ModuleList(encoder_block(d, shape.h) for _ in range(shape.layers)))
         self.action_in = nn.Linear(shape.action, d)
@@ -161,16 +164,25 @@ class MiniVLA(nn.Module):
         cells, answers = zip(*(eye(images[:, camera], asked) for camera, eye in enumerate(self.eyes)), strict=True)
         answer = torch.cat(answers, 1)  # (B, C things, d_model)
         known = torch.cat([answer.flatten(1), state[:, : self.shape.state]], 1)  # (B, C things d_model + state)
-        places = self.where(known).float()  # (B, things 3)
-        return Looks(torch.stack(cells, 1), answer, places.unflatten(1, (THINGS, XYZ)))
+        found = self.where(known).float().unflatten(1, (THINGS, -1))  # (B, things, 7)
+        in_room, from_hand, trust = found.split((XYZ, XYZ, 1), -1)  # (B, things, 3), the same, (B, things, 1)
+        places = in_room.lerp(self.hand(state) + from_hand, trust.sigmoid())  # (B, things, 3)
+        return Looks(torch.stack(cells, 1), answer, places)
+
+    def hand(self, state: Tensor) -> Tensor:
+        """Return the hand's position [B, 1, 3] in the units of `Looks.places`; zeros for a network without state."""
+        return state[:, None, :XYZ].float() if self.shape.state else state.new_zeros(len(state), 1, XYZ)
 
     def encode(self, looks: Looks | None, word_ids: Tensor, pad: int, state: Tensor) -> EncodedObservations:
         """Encode what was found, with token ids [B, L] and states [B, state]; None: no images."""
         tokens = []
         if looks is not None:
-            hand = state[:, None, :XYZ] if self.state is not None else 0  # both are in the normalized state's units
-            ahead = (looks.places - hand).flatten(1)  # (B, things 3): seen from the hand
-            tokens += [looks.answers, self.ahead(ahead).unsqueeze(1)]  # (B, C things, d_model), (B, 1, d_model)
+            tokens += [looks.answers] if self.shape.answers else []  # (B, C things, d_model)
+            ahead = looks.places - self.hand(state)  # (B, things, 3): seen from the hand
+            way = looks.places[:, :1] - looks.places[:, -1:]  # (B, 1, 3): from the thing's goal to the thing
+            offsets = torch.cat([ahead, way], 1).flatten(1)  # (B, (things + 1) 3)
+            scaled = [(offsets * scale).tanh() for scale in SCALES]  # coarse and fine
+            tokens += [self.ahead(torch.cat([*scaled, looks.places.flatten(1)], 1)).unsqueeze(1)]  # (B, 1, d_model)
         tokens += [] if self.state is None else [self.state(state).unsqueeze(1)]  # (B, 1, d_model)
         tokens += [] if self.embed is None else [self.pos(self.embed(word_ids))]  # (B, L, d_model)
         tokens = torch.cat(tokens, dim=1)  # (B, S, d_model)

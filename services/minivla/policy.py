@@ -48,6 +48,7 @@ class MiniVLAPolicy(Policy):
 
     def info(self) -> PolicyInfo:
         stats, config = self.learned, self.config
+        parts = f"{config.looks} of seeing, {config.acts} of acting"
         details = {
             "data": stats.data,
             "data_digest": stats.digest,
@@ -56,7 +57,7 @@ class MiniVLAPolicy(Policy):
             "learned_from": stats.source or "unknown",
             "size": config.size,
             "head": config.head,
-            "epochs": str(config.epochs),
+            "epochs": str(config.epochs) if self.nn_model.shape.answers else parts,
             "denoising_steps": str(self.steps),
             "seed": str(self.seed),
             "told": self.instruction_override,

@@ -34,7 +34,10 @@ CLIP = 1.0  # maximum norm of the gradient
 MAX_INSTRUCTION_TOKENS = 48
 UNKNOWN = 0  # id of [UNK]
 IMAGE_WEIGHT = 0.1  # of the loss of places in images, in nats
+ROUND = 0.1  # error of a place (about 1 cm) below which the loss is quadratic
+JITTER = 0.05  # about 0.5 cm: standard deviation of noise on the places that it learns to act on
 PACE_BATCHES = 12  # batches of the speed measurement, after a third as many for warm-up
+ACTING_WORK = 0.3  # time of a batch of acting, in batches of seeing
 LOOKING_SHARE = 0.7  # of the time limit, for learning to see
 FIX_EPOCHS_AFTER = 0.25  # share of such a part; afterwards the number of epochs is final
 
@@ -59,8 +62,24 @@ class Training(EpochRun):
         return self.config.looks if self.data.scenes is not None else 0
 
     @property
+    def acting(self) -> int:
+        """Epochs of learning to act."""
+        return self.config.acts if self.looking else self.config.epochs
+
+    @property
     def epochs(self) -> int:
-        return self.looking + self.config.epochs
+        return self.looking + self.acting
+
+    def work(self, batches: int) -> float:
+        seeing = min(batches, self.looking * self.batches_per_epoch)
+        return seeing + (ACTING_WORK if self.looking else 1) * (batches - seeing)
+
+    @property
+    def part(self) -> tuple[int, int]:
+        """Batches of the current part, seeing or acting: finished, and in all."""
+        seeing = self.looking * self.batches_per_epoch
+        begun, end = (seeing, self.steps) if self.epoch >= self.looking else (0, seeing)
+        return self.global_step - begun, end - begun
 
     @property
     def sees(self) -> bool:
@@ -84,7 +103,7 @@ class Training(EpochRun):
         return 1 if self.config.head == "regression" else self.config.draws
 
 
-def shape_of(config: Config, learned: DatasetStats, vocabulary: int) -> Shape:
+def shape_of(config: Config, learned: DatasetStats, vocabulary: int, sees: bool) -> Shape:
     return Shape(
         cameras=len(learned.cameras) if config.pictures else 0,
         state=len(learned.state.offset) if config.state else 0,
@@ -92,6 +111,7 @@ def shape_of(config: Config, learned: DatasetStats, vocabulary: int) -> Shape:
         chunk=config.chunk,
         vocabulary=vocabulary,
         words=MAX_INSTRUCTION_TOKENS if config.words else 0,
+        answers=not sees,
         **SIZES[config.size],
     )
 
@@ -99,7 +119,7 @@ def shape_of(config: Config, learned: DatasetStats, vocabulary: int) -> Shape:
 def get_training(config: Config, machine: TrainingMachine, data: TrainingSteps) -> Training:
     """Return a run before its first batch; its weights depend on the seed alone."""
     vocabulary = Tokenizer.from_str(data.learned.tokenizer).get_vocab_size()
-    shape = shape_of(config, data.learned, vocabulary)
+    shape = shape_of(config, data.learned, vocabulary, data.scenes is not None)
     return new_run(Training, config, machine, data, lambda: MiniVLA(shape))
 
 
@@ -123,7 +143,7 @@ def looking_loss(run: Training, scenes: Scenes) -> Tensor:
     with run.machine.autocast():
         looks = run.nn_model.look(images, words, run.data.pad, state)
     in_images = -(run.nn_model.eyes[0].cells(pixels) * looks.cells).sum(-1).mean((1, 2))
-    in_space = smooth_l1_loss(looks.places, places, reduction="none").mean((1, 2))
+    in_space = smooth_l1_loss(looks.places, places, reduction="none", beta=ROUND).mean((1, 2))
     return (IMAGE_WEIGHT * in_images + in_space).sum() / len(index)
 
 
@@ -152,9 +172,11 @@ def loss_of(run: Training, index: Tensor) -> Tensor:
     draws = run.draws
     chunk, real = data.chunks(index, run.config.chunk)
     looks = run.looks
-    seen = (
-        [augmented(data.images[index], run.generator)] if looks is None else [looks.answers[index], looks.places[index]]
-    )
+    if looks is None:
+        seen = [augmented(data.images[index], run.generator)]
+    else:
+        places = looks.places[index]
+        seen = [looks.answers[index], places + JITTER * torch.randn(places.shape, generator=run.generator)]
     noise = torch.randn((len(index), draws, *chunk.shape[1:]), generator=run.generator)
     draw = torch.rand((len(index), draws), generator=run.generator)
     rows = slice(run.machine.rank, None, run.machine.world)
@@ -179,11 +201,9 @@ def train_step(run: Training, index: Tensor) -> Tensor:
     """Train on steps `index`, or on as many scenes; return the loss, still on the device."""
     if run.sees and run.looks is None:
         run.looks = look_at_all(run)
-    before = run.looking * run.batches_per_epoch  # batches of learning to see
-    begun = before if run.epoch >= run.looking else 0
-    passed, total = run.global_step - begun, (run.steps if begun or not before else before) - begun
+    done, batches = run.part
     for group in run.optim.param_groups:
-        group["lr"] = run.config.lrate * lr_schedule(passed, run.config.warmup, total)
+        group["lr"] = run.config.lrate * lr_schedule(done, run.config.warmup, batches)
     run.nn_model.train()
     scenes = run.data.scenes if run.epoch < run.looking else None
     loss = loss_of(run, index) if scenes is None else looking_loss(run, scenes)
@@ -219,10 +239,10 @@ def restore(run: Training, state: State, path: object) -> None:
 
 def require_shape(state: State, path: object) -> None:
     """Raise ValueError for weights of an earlier version's network."""
-    if "features" not in state["shape"]:
+    if "answers" not in state["shape"]:
         raise ValueError(
-            f"{path} holds the network of an earlier version, which did not keep where things are in its images; "
-            f"train it again: ./lab train minivla --data {state['learned']['data']} --name NAME"
+            f"{path} holds the network of an earlier version; train it again: "
+            f"./lab train minivla --data {state['learned']['data']} --name NAME"
         )
 
 
@@ -256,13 +276,13 @@ def train_model(config: Config, volume: Volume) -> bool:
     if checkpoint:
         require_shape(checkpoint[1], checkpoint[0])
     if config.minutes and checkpoint:
-        config = replace(config, **{name: checkpoint[1]["config"][name] for name in ("looks", "epochs")})
+        config = replace(config, **{name: checkpoint[1]["config"][name] for name in ("looks", "acts", "epochs")})
     elif config.minutes:
         config = epochs_that_fit(config, machine, data)
     run = get_training(config, machine, data)
     if config.minutes:
         prefix, seeing = "" if checkpoint else "about ", f"{run.looking} of seeing and " if run.looking else ""
-        log(f"{prefix}{seeing}{plural(config.epochs, 'epoch')} in at most {config.minutes:g} minutes", flush=True)
+        log(f"{prefix}{seeing}{plural(run.acting, 'epoch')} in at most {config.minutes:g} minutes", flush=True)
     run.minutes = TimeBudget(asked) if config.minutes and not checkpoint else None
     if checkpoint:
         config.check_same_settings(checkpoint[1]["config"], checkpoint[0])
@@ -295,7 +315,9 @@ class TimeBudget:
         [ms] = run.machine.all_reduce(passed_ms)  # all processes must agree
         passed_s, all_s = max(1, ms) / 1000 / run.machine.world, 60 * self.asked.minutes
         is_looking = run.epoch <= run.looking
-        name, part_s = ("looks", LOOKING_SHARE * all_s) if is_looking else ("epochs", all_s - self.looked_s)
+        name, part_s = ("acts" if run.looking else "epochs"), all_s - self.looked_s
+        if is_looking:
+            name, part_s = "looks", LOOKING_SHARE * all_s
         done, spent_s = (run.epoch, passed_s) if is_looking else (run.epoch - run.looking, passed_s - self.looked_s)
         config = run.config
         if done == 1 or spent_s <= FIX_EPOCHS_AFTER * part_s:

@@ -77,7 +77,7 @@ def create_app(
 
     for path, target in REDIRECTS.items():
         app.add_route(path, lambda request, target=target: RedirectResponse(target, 307))
-    pages = (simulator.routes(site), services_page.routes(site), ask.routes(site, Choice(link, other_policies)))
+    pages = (simulator.routes(site), services_page.routes(site), ask.routes(site, Choice(link, other_policies), root))
     stores, sets = stores or Stores(root), Datasets(root)
     readers = (overview.routes(site, stores, sets), runs.routes(site, stores), data.routes(site, sets))
     for routes in (site.routes(), *pages, *readers):

@@ -81,6 +81,10 @@ class EpochRun(ABC):
     def steps(self) -> int:
         return self.epochs * self.batches_per_epoch
 
+    def work(self, batches: int) -> float:
+        """Return how long the first `batches` batches take, in usual batches; for the estimate of the time left."""
+        return batches
+
 
 Run = TypeVar("Run", bound=EpochRun)
 
@@ -202,17 +206,18 @@ def train_to_end(run: EpochRun, files: WeightFiles, curves: Curves) -> bool:
     Every tenth batch and the last of an epoch show loss and speed; reading the loss synchronizes with the device.
     """
     started, first = time.monotonic(), run.global_step
-    progress = Progress(run.steps, run.global_step, LONG, enabled=run.machine.is_main)
+    progress = Progress(run.work(run.steps), run.work(run.global_step), LONG, enabled=run.machine.is_main)
 
     def on_batch(loss: Tensor) -> None:
-        progress.total = run.steps
+        progress.total = run.work(run.steps)
+        work = run.work(run.global_step) - run.work(run.global_step - 1)
         end_of_epoch = run.batches == run.batches_per_epoch
         if run.global_step % 10 and not end_of_epoch:
-            return progress.advance()
+            return progress.advance(steps=work)
         value = loss.item()
         pace = (run.global_step - first) * run.config.batch_size / (time.monotonic() - started)
         figures = f"loss {value:.4f}", f"{pace:.0f} {run.unit}/s"
-        progress.advance(f"epoch {run.epoch}", *figures)
+        progress.advance(f"epoch {run.epoch}", *figures, steps=work)
         curves.scalars("train", {"loss": value, "rate": run.optim.param_groups[0]["lr"]}, run.global_step)
         if progress.enabled and not progress.live and end_of_epoch:
             print(f"epoch {run.epoch}: {', '.join(figures)}", flush=True)

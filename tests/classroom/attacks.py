@@ -137,7 +137,8 @@ ATTEMPTS = {
     "read the host's passwords": lambda: read("/etc/shadow"),
     "add a user to the host": lambda: write("/etc/passwd"),
     "read root's home": lambda: [  # where Python and the lab may be
-        name for name in os.listdir("/root") if not any(f"{path}/".startswith(f"/root/{name}/") for path in T["code"])],
+        name for name in os.listdir("/root")
+        if not any(f"{path}/".startswith(os.path.join("/root", name, "")) for path in T["code"])],
     "change the lab's code": lambda: write(f"{R}/services/__init__.py"),
     "change the hub's code": lambda: write(f"{R}/hub/login.py"),
     "change an environment": lambda: write(f"{R}/hub/.venv/pyvenv.cfg"),

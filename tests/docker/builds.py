@@ -12,6 +12,7 @@ import pytest
 from tests.docker.beside import Beside
 from tests.docker.hidden import Secrets
 from tests.docker.lab import Lab
+from vlalab.description import variants
 from vlalab.engine import building, docker, images
 from vlalab.testing import parts
 
@@ -19,7 +20,7 @@ from vlalab.testing import parts
 # before the others come. Those take most of the disk, and nothing but their own tests needs them: they come when the
 # services are done with and their images gone. Wheels of CUDA and torch come once for all.
 GROUPS = (("libero", "metaworld", "ui", "openvla"), ("gr00t", "ws_mdl", "hf"))
-NIGHTLY = parts.NIGHTLY_IMAGES
+NIGHTLY = (*parts.NIGHTLY_IMAGES, "openvla-cu130")
 KEPT = "libero"  # small, and its own tests may go on
 
 
@@ -43,8 +44,8 @@ class Builds:
         if name in self.failed:
             pytest.fail(f"the image of {name} could not be built: see the first test that wanted it", pytrace=False)
         if name not in self.bytes:
-            group = next(names for names in (*GROUPS, NIGHTLY) if name in names)
-            if group in (GROUPS[-1], NIGHTLY):
+            group = next((names for names in GROUPS if name in names), (name,))
+            if group not in GROUPS[:-1]:
                 self._make_room()
             self.failed.update(group)
             try:
@@ -59,7 +60,8 @@ class Builds:
         self.say(f"building {', '.join(group)}")
         started = time.monotonic()
         commit = building.commit()
-        words = self.lab("build", *group, *flags, timeout_s=3000, hear=Exports(self.beside.begin)).text
+        names = " ".join(map(variants.format_flags, group)).split()
+        words = self.lab("build", *names, *flags, timeout_s=3000, hear=Exports(self.beside.begin)).text
         for name in group:
             record = self.lab.image(name)
             self.bytes[name], self.layers[name] = record["Size"], record["RootFS"]["Layers"]
@@ -95,7 +97,7 @@ class Exports:
     names: dict[str, str] = field(default_factory=dict)  # step → the image that it exports
 
     def __call__(self, line: str) -> None:
-        if named := re.match(r"#(\d+) naming to \S*/(\w+):", line):
+        if named := re.match(r"#(\d+) naming to \S*/([\w-]+):", line):
             self.names[named[1]] = named[2]
         elif (ended := re.match(r"#(\d+) DONE", line)) and ended[1] in self.names:
             self.done(self.names.pop(ended[1]))

@@ -35,7 +35,7 @@ esac
 """
 SERVICE = Path(__file__).with_name("small_service.py")
 ROUTES = [("GET", "/status"), ("GET", "/doctor"), ("POST", "/doctor"), ("GET", "/services/small/log"),
-          ("POST", "/services/small/start"), ("POST", "/services/small/stop"), ("POST", "/runs/first"),
+          *(("POST", f"/services/small/{verb}") for verb in daemon.VERBS), ("POST", "/runs/first"),
           ("POST", "/runs/goal-1/resume"), ("GET", "/runs/goal-1/action"), ("POST", "/runs/goal-1/delete")]  # fmt: skip
 NAMES = ("nobody", "", "..", "%2e%2e", "../oracle", "--help", "oracle;id", "$(id)", "oracle%20", "libero", "x" * 5000)
 
@@ -121,7 +121,7 @@ def test_no_route_answers_without_its_secret(served, clone):
 def test_only_a_service_of_compose_yaml_reaches_a_command(served, clone):
     """A job is none of them."""
     for name in NAMES:
-        for method, what in (("POST", "start"), ("POST", "stop"), ("GET", "log")):
+        for method, what in (("POST", "start"), ("POST", "stop"), ("POST", "audit"), ("GET", "log")):
             status, told = Asked(served).ask(f"/services/{name}/{what}", method)
             assert status == 404 and len(told["detail"]) < 600, name
     assert asked_of(clone) == []
@@ -166,8 +166,10 @@ def test_what_a_page_can_do_a_command_can_do(served, clone):
     assert ended(served, "oracle")["output"] == "oracle is done\n"
     Asked(served).ask("/services/oracle/stop", "POST")
     wait_for(lambda: action_of(served, "oracle")["what"] == "stop" and action_of(served, "oracle")["ended"])
+    Asked(served).ask("/services/openvla/audit", "POST")
+    assert ended(served, "openvla")["what"] == "audit"
     acted = [line for line in asked_of(clone) if not line.startswith("status")]
-    assert acted == ["up oracle --runtime local", "down oracle"]
+    assert acted == ["up oracle --runtime local", "down oracle", "audit openvla --runtime local"]
 
 
 SUITES, POLICIES = manifests.suites(), evaluation.policies()  # of this clone, not of the one that is served

@@ -8,7 +8,10 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-for entry in (ROOT, *(ROOT / "shared" / name for name in ("common", "contract", "evaluation", "datasets"))):
+for entry in (
+    ROOT,
+    *(ROOT / "shared" / name for name in ("common", "contract", "evaluation", "datasets", "fast_libero")),
+):
     if str(entry) not in sys.path:
         sys.path.insert(0, str(entry))
 

@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
 ENVIRONMENT = {
     **os.environ,
     "PYTHONPATH": os.pathsep.join(
-        [str(ROOT), *(str(package.parent) for package in sorted((ROOT / "shared").glob("*/vla_*")))]
+        [str(ROOT), *(str(package.parents[1]) for package in sorted((ROOT / "shared").glob("*/*_*/__init__.py")))]
     ),
     "PYTHONUNBUFFERED": "1",
 }

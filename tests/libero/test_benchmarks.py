@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bench import batching, fair, peer, plus, pro, sim, wire
+from bench import batching, drop_in, fair, peer, plus, pro, sim, wire
 from bench import eval as eval_bench
 from bench.common import served
 from bench.parts import perturbed
@@ -78,6 +78,25 @@ def test_sim_steps_the_stock_environment_on_one_side_and_the_labs_on_the_other(l
         stepped[name] = (len(stock), len(ours))
         loop.close()
     assert stepped == {"stock": (2, 0), "ours": (0, 2)}
+
+
+def test_drop_in_runs_libero_on_one_side_and_the_package_on_the_others(libero_runtime, monkeypatch):
+    from fast_libero.problem import FastProblem
+    from fast_libero.rendering.context import RenderContext
+
+    sides = drop_in.make_sides(suites.load_suite("libero_object").tasks[0], "openvla")
+    steps = count_calls(monkeypatch, FastProblem, "_advance")
+    images = count_calls(monkeypatch, RenderContext, "draw")
+    counts = {}
+    for name, loop in sides.items():
+        steps.clear()
+        images.clear()
+        loop.play(sim.smooth_actions(2))
+        counts[name] = (len(steps), len(images))
+        loop.env.close()
+    shown = 2 * (drop_in.WAIT + 2 + 2)  # both cameras at each step, after the reset and the init state
+    assert counts == {"stock": (0, 0), "fast": (drop_in.WAIT + 2, shown), "lazy": (drop_in.WAIT + 2, 2)}
+    assert len({loop.seen[0] for loop in sides.values()}) == 1
 
 
 @pytest.fixture

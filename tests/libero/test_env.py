@@ -84,7 +84,7 @@ def assert_same_rollout(views, env, init_state, actions):
 @pytest.mark.parametrize(("suite", "index"), ROLLOUTS)
 def test_rollout_has_the_stock_loops_bits(suite, index, libero_env, stock_env, monkeypatch):
     """Also where everything that rests comes from a layer, the kit's plain objects too."""
-    from services.libero.simulator.rendering import compositor
+    from fast_libero.rendering import compositor
 
     monkeypatch.setattr(compositor, "_MANY_TRIANGLES", 0)
     task = task_of(suite, index)
@@ -125,7 +125,7 @@ def test_a_seed_for_each_episode_after_one_more_reset_has_lerobots_bits(libero_e
 
 def test_burner_lights_at_the_same_step(libero_env, stock_env, monkeypatch):
     """The knob turns past its threshold in mid-episode; pictures show it one step late, as the stock ones do."""
-    from services.libero.simulator.rendering import compositor
+    from fast_libero.rendering import compositor
 
     monkeypatch.setattr(compositor, "_MANY_TRIANGLES", 0)
     task = next(t for t in suites.load_suite("libero_goal").tasks if t.name == "turn_on_the_stove")
@@ -148,7 +148,7 @@ def test_burner_lights_at_the_same_step(libero_env, stock_env, monkeypatch):
 )
 def test_leaving_things_out_changes_no_pixel(suite_index, libero_env, monkeypatch):
     """Over random arm poses, also such that the arm stands in the table, and two cameras, one of which moves."""
-    from services.libero.simulator.rendering.culling import Culling
+    from fast_libero.rendering.culling import Culling
 
     begin(libero_env, task_of(*suite_index))
     rng, culled = np.random.RandomState(1), 0
@@ -170,7 +170,7 @@ def test_leaving_things_out_changes_no_pixel(suite_index, libero_env, monkeypatc
 
 @pytest.mark.parametrize("suite_index", [("libero_object", 0), ("libero_10", 0)])
 def test_objects_that_nobody_touches_are_drawn_once(suite_index, libero_env, monkeypatch):
-    from services.libero.simulator.rendering import compositor
+    from fast_libero.rendering import compositor
 
     monkeypatch.setattr(compositor, "_MANY_TRIANGLES", 0)
     begin(libero_env, task_of(*suite_index))

@@ -335,7 +335,7 @@ def test_all_that_a_real_worker_imports_is_part_of_its_run(sharded):
     said = "".join(path.read_text() for path in (sharded / "by-1").glob("logs/*.log"))
     ours = r"^import '((?:services|vla_common|vla_contract|vla_evaluation)[\w.]*)' #"
     seen = set(re.findall(ours, said, re.MULTILINE))
-    assert {"services.libero.simulator.rendering.compositor", "vla_contract.client.client"} < seen
+    assert {"fast_libero.rendering.compositor", "vla_contract.client.client"} < seen
     counted = imports.closure((provenance.WORKER, BENCHMARK.module), BENCHMARK.uncounted)
     assert seen - {"vla_common.volume"} <= counted
 

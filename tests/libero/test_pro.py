@@ -11,13 +11,14 @@ import numpy as np
 import pytest
 import yaml
 
+from fast_libero import initstates
 from services.libero.assets import content, kit, official, wheels
 from services.libero.assets import pro as pro_assets
 from services.libero.assets.content import AssetFile
 from services.libero.assets.official import DownloadError
 from services.libero.benchmark import BENCHMARK
 from services.libero.profiles import PROFILES
-from services.libero.simulator import initstates, pro, suites
+from services.libero.simulator import pro, suites
 from tests.libero.invented import make_run, markup
 from tests.libero.test_assets_official import make_wheel
 from tests.libero.test_sharding import assert_same_start, our_start, reference_starts, small_stock

@@ -26,9 +26,10 @@ ENTRIES = (provenance.WORKER, BENCHMARK.module)
 CLOSURE = sorted(imports.closure(ENTRIES, BENCHMARK.uncounted))
 DRAWS_AND_MOVES = [
     *(f"services.libero.simulator.{name}" for name in (
-        "control", "env", "initstates", "privileged", "problem", "resets", "robots", "runtime", "suites",
+        "env", "privileged", "problem", "robots", "runtime", "suites",
     )),
-    *(f"services.libero.simulator.rendering.{name}" for name in (
+    *(f"fast_libero.{name}" for name in ("control", "initstates", "resets", "startup")),
+    *(f"fast_libero.rendering.{name}" for name in (
         "compositor", "culling", "layers", "renderer", "stage",
     )),
     *(f"vla_evaluation.{name}" for name in (
@@ -95,15 +96,13 @@ def test_modules_outside_the_worker_do_not_count(copied, module):
 
 def test_new_module_counts_once_imported(copied):
     before = provenance.code_digest(BENCHMARK)
-    new = copied.directory / "services/libero/simulator/rendering/tint.py"
+    new = copied.directory / "fast_libero/rendering/tint.py"
     new.write_text("level = 3\n")
     assert provenance.code_digest(BENCHMARK) == before
-    copied.add(
-        "services.libero.simulator.rendering.stage", "\ndef tint():\n    from . import tint\n    return tint.level\n"
-    )
+    copied.add("fast_libero.rendering.stage", "\ndef tint():\n    from . import tint\n    return tint.level\n")
     imports._imported.cache_clear()
     try:
-        assert "services.libero.simulator.rendering.tint" in imports.closure(ENTRIES)
+        assert "fast_libero.rendering.tint" in imports.closure(ENTRIES)
     finally:
         new.unlink()
         imports._imported.cache_clear()
@@ -230,7 +229,7 @@ def test_renderer_is_not_part_of_the_identity_without_cameras(monkeypatch):
 
 
 def test_identity_has_the_workers_renderer(libero_env):
-    from services.libero.simulator.rendering.renderer import GlContext
+    from fast_libero.rendering.renderer import GlContext
 
     context = GlContext()
     context.make_current()

@@ -55,7 +55,7 @@ SCENES = {
 
 @pytest.fixture(scope="module")
 def context():
-    from services.libero.simulator.rendering.renderer import GlContext
+    from fast_libero.rendering.renderer import GlContext
 
     made = GlContext()
     made.make_current()
@@ -67,7 +67,7 @@ def stage_of(context):
     """Return a stage for one of the scenes, freed afterwards."""
     import mujoco
 
-    from services.libero.simulator.rendering.stage import Stage
+    from fast_libero.rendering.stage import Stage
 
     made = []
 
@@ -85,7 +85,7 @@ def stage_of(context):
 @pytest.fixture
 def composed(stage_of):
     """Return a stage of a scene, its compositor and the number of a camera; the compositor is freed afterwards."""
-    from services.libero.simulator.rendering.compositor import Compositor
+    from fast_libero.rendering.compositor import Compositor
 
     made = []
 
@@ -194,7 +194,7 @@ def test_a_mirror_is_drawn_again_when_what_it_shows_has_changed(composed):
 @pytest.mark.parametrize("name", ["plain", "mirror", "glass"])
 def test_what_rests_joins_the_layer_and_leaves_it_when_it_moves(composed, monkeypatch, name):
     """The mover rests in mid air, at the block and inside it; meanwhile the drawer goes on, and its turn comes too."""
-    from services.libero.simulator.rendering import compositor
+    from fast_libero.rendering import compositor
 
     monkeypatch.setattr(compositor, "_MANY_TRIANGLES", 0)
     (stage, made, camera), held = composed(SCENES[name]), []
@@ -215,7 +215,7 @@ def test_what_rests_joins_the_layer_and_leaves_it_when_it_moves(composed, monkey
 
 
 def test_what_moves_soon_after_it_rested_has_to_rest_longer():
-    from services.libero.simulator.rendering.compositor import MIN_STILL_FRAMES, RestDetector
+    from fast_libero.rendering.compositor import MIN_STILL_FRAMES, RestDetector
 
     resting = RestDetector(np.array([True, True, False]))
     poses = np.zeros((3, 12), np.float32)
@@ -237,7 +237,7 @@ def test_what_moves_soon_after_it_rested_has_to_rest_longer():
 
 @pytest.mark.parametrize("name", ["two mirrors", "shadow"])
 def test_scenes_that_layers_cannot_hold_are_refused(stage_of, name):
-    from services.libero.simulator.rendering.compositor import Compositor
+    from fast_libero.rendering.compositor import Compositor
 
     stage = stage_of(SCENES.get(name, ""), shadow="true" if name == "shadow" else "false")
     assert not Compositor.supports(stage)
@@ -255,8 +255,8 @@ def test_a_driver_that_cannot_draw_layers_still_draws(context, monkeypatch, capl
     from OpenGL import GL
     from OpenGL.error import GLError
 
-    from services.libero.simulator.rendering import layers
-    from services.libero.simulator.rendering.renderer import SceneRenderer
+    from fast_libero.rendering import layers
+    from fast_libero.rendering.renderer import SceneRenderer
 
     def refuse(self):
         GL.glBindFramebuffer(GL.GL_FRAMEBUFFER, self._framebuffer)
@@ -278,8 +278,8 @@ def test_a_driver_that_draws_layers_wrongly_is_found_out(libero_runtime, context
     """The first picture is drawn both ways; from then on only the way that was right is used."""
     import mujoco
 
-    from services.libero.simulator.rendering import layers
-    from services.libero.simulator.rendering.renderer import SceneRenderer
+    from fast_libero.rendering import layers
+    from fast_libero.rendering.renderer import SceneRenderer
 
     model = mujoco.MjModel.from_xml_string(SCENE.format(static="", shadow="false"))
     monkeypatch.setattr(layers.Layer, "capture", lambda self: None)  # what comes back is not what was drawn

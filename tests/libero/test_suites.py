@@ -8,7 +8,8 @@ import zipfile
 import numpy as np
 import pytest
 
-from services.libero.simulator import initstates, suites
+from fast_libero import initstates
+from services.libero.simulator import suites
 from vla_evaluation.plan import select_tasks
 
 TEN = [name for name in suites.SUITES if name != "libero_90"]

@@ -29,7 +29,7 @@ from vla_modelkit.training.stopping import StopSignal
 from vla_modelkit.training.weights import WeightFiles
 
 SIZE, STEPS = 64, 12
-FEW = {"epochs": 40, "looks": 80, "episodes": 6, "draws": 8, "lrate": 4e-3, "batch_size": 36}
+FEW = {"epochs": 40, "looks": 80, "acts": 120, "episodes": 6, "draws": 8, "lrate": 4e-3, "batch_size": 36}
 COLOURS = {"red": (255, 0, 0), "blue": (0, 0, 255)}
 CAMERAS = tuple(libero.CAMERAS)
 
@@ -289,7 +289,7 @@ def test_a_set_of_another_benchmark_says_what_its_numbers_are(tmp_path):
     assert loaded.images.shape == (6, 1, 3, SIZE, SIZE) and loaded.action.shape == (6, 2)
     learned = data.DatasetStats.of(json.loads(json.dumps(loaded.learned.stored())))
     assert (learned.action_parts, learned.state_parts, learned.cameras) == (action, state, ("above",))
-    shape = train.shape_of(config(directory), learned, 10)
+    shape = train.shape_of(config(directory), learned, 10, False)
     served = MiniVLAPolicy(MiniVLA(shape), config(directory), learned, Checkpoint("m", "0"))
     assert (served.info().action, served.info().state, served.info().cameras) == (action, state, ("above",))
     (chunk,) = served.act([served.example()])
@@ -444,7 +444,7 @@ def looked(run, loaded) -> float:
 
 
 def test_it_learns_from_scenes_where_things_are_and_then_to_act_on_what_it_sees(seen_dots):
-    settings = config(seen_dots, looks=40, epochs=1, head="regression", lrate=4e-3)
+    settings = config(seen_dots, looks=40, acts=1, head="regression", lrate=4e-3)
     loaded = load(settings)
     assert len(loaded.scenes) == 16 * 24 and loaded.scenes.pixels[:, 1, 1].isnan().all()
     run = train.get_training(settings, TrainingMachine(torch.device("cpu")), loaded)

@@ -20,7 +20,7 @@ SERVICES = compose.read(variables={})
 README = (ROOT / "README.md").read_text()
 ARCHITECTURE = (ROOT / "docs" / "architecture.md").read_text()
 ENVIRONMENTS = paths.image_names()
-SHARED = {f"vla_{Path(directory).name}" for directory in paths.SHARED}
+SHARED = {path.parent.name for directory in paths.SHARED for path in (ROOT / directory).glob("*/__init__.py")}
 COMPOSE = (ROOT / "compose.yaml").read_text()
 
 
@@ -245,6 +245,7 @@ MAY_IMPORT = {  # what is in a directory → packages of this repository that it
     "shared/common/": {"vla_common"},
     "shared/contract/": {"vla_contract"},
     "shared/modelkit/": {"vla_common", "vla_contract", "vla_modelkit"},
+    "shared/fast_libero/": {"fast_libero"},
     "shared/datasets/": {"vla_common", "vla_datasets"},
     "shared/evaluation/": {"vla_common", "vla_contract", "vla_evaluation", "vla_notebooks"},
     "shared/evaluation/vla_evaluation/offline/": {"vla_common", "vla_contract", "vla_evaluation", "vla_datasets"},
@@ -352,7 +353,7 @@ def test_every_image_has_the_shared_packages_its_services_import(name):
     code = [text for path, text in modules().items() if path.startswith(f"services/{name}/")]
     found = {other.split(".")[0] for text in code for other in imported(text)}
     dockerfile = (ROOT / "images" / "Dockerfile").read_text()
-    for package in (ROOT / "shared").glob("*/vla_*"):
+    for package in (path.parent for path in (ROOT / "shared").glob("*/*_*/__init__.py")):
         if package.name in found:
             directory = package.parent.relative_to(ROOT)
             assert f"COPY {directory} {directory}\n" in dockerfile, package.name
@@ -408,7 +409,7 @@ def test_nothing_that_is_read_can_run_code():
     """Weights and recordings are numbers: pickles are code. LIBERO's init states are pickles, read by a reader that
     knows arrays only (tests/libero/test_suites.py)."""
     for name, text in modules().items():
-        if name.startswith(("services/", "shared/", "vlalab/")) and not name.endswith("simulator/initstates.py"):
+        if name.startswith(("services/", "shared/", "vlalab/")) and not name.endswith("fast_libero/initstates.py"):
             assert "allow_pickle=True" not in text and not imported(text) & {"pickle", "dill", "joblib"}, name
             assert text.count("torch.load(") == len(re.findall(r"torch\.load\([^\n]*weights_only=True", text)), name
 

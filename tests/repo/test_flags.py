@@ -74,7 +74,7 @@ import sys
 from vlalab.host import shared_code
 for place in {sorted(PLACES)}:
     shared_code.options(place)
-ours = ("vlalab", "services", "vla_")
+ours = ("vlalab", "services", "vla_", "fast_libero")
 known = {{*sys.stdlib_module_names, "_virtualenv", "sitecustomize", "usercustomize", "invoke", "rich", "yaml"}}
 print(*{{name.partition(".")[0] for name in sys.modules if not name.startswith(ours)}} - known)
 """

@@ -210,7 +210,7 @@ def test_it_shows_what_the_machine_knows_of_its_services(site, tmp_path):
     assert "2× restarted" in up and "outdated lock" in up and 'data-do="stop"' in up
     assert 'data-state="down"' in down and 'data-do="start"' in down and "lock</span>" not in down
     assert "H&lt;100&gt;" in page and "20.0" in page and "80.0 GB" in page and "c0ffee" in page
-    assert '<details id="done-random-1" data-code="1" open>' in page and "&lt;i&gt;no weights" in page
+    assert '<details id="done-random-1" data-what="start" data-code="1" open>' in page and "&lt;i&gt;no weights" in page
 
 
 def test_the_doctors_table_has_what_is_wrong_first(site, tmp_path):
@@ -324,6 +324,45 @@ def test_nothing_can_be_pressed_before_it_does_something(site, open_page, tmp_pa
         shown.js(f"{button}.click()")
         shown.until("!document.querySelector('#refused').hidden")  # TELLS refuse it, in words
         assert asked.count("POST /services/random/start") == 1
+
+
+@axe.in_a_browser
+def test_the_page_ask_starts_an_audit_and_shows_what_it_found(serve_policy, link_to, stack, open_page, tmp_path):
+    from services.ui.app import create_app
+
+    (directory := tmp_path / "audits" / "logs" / "audit" / "audit-goal-seeing").mkdir(parents=True)
+    (directory / "audit.html").write_text("<p>an arm upside down</p>")
+    began = {
+        **FAILED,
+        "service": "seeing",
+        "what": "audit",
+        "ended": None,
+        "code": None,
+        "output": "<i>recording</i>",
+    }
+    tells = {**TELLS, "POST /services/seeing/audit": (200, began)}
+    asked = stack.enter_context(steward(tmp_path, tells))
+    link = link_to(serve_policy(SeeingPolicy(), token=TOKEN), token=TOKEN)
+    app = create_app(link, TOKEN, {}, {"seeing": link}, str(tmp_path), tmp_path / "audits")
+    shown, url = open_page(), stack.enter_context(serving(app))
+    shown.do("Network.setExtraHTTPHeaders", headers={"Authorization": f"Bearer {TOKEN}"})
+    shown.go(f"{url}/ask/")
+    shown.until("document.querySelector('#audit code').innerText == './lab audit seeing'")
+    tells["GET /status"] = (200, {"status": STATUS, "error": "", "actions": [began]})
+    shown.click("#audit button")
+    shown.until("document.querySelector('#audit pre')?.innerText == '<i>recording</i>'")
+    assert asked.count("POST /services/seeing/audit") == 1
+    found = "wrong  orientation of images: upside down\npage: volume/logs/audit/audit-goal-seeing/audit.html"
+    done = {**began, "ended": 3.0, "code": 1, "output": found}
+    tells["GET /status"] = (200, {"status": STATUS, "error": "", "actions": [done]})
+    shown.until("document.querySelector('#audit pre').innerText.includes('upside down')")
+    assert "not in order" in shown.js("document.querySelector('#audit summary').innerText")
+    assert axe.violations(shown) == [] and shown.errors == [] and shown.complaints == []
+    page = httpx.get(shown.js("document.querySelector('#audit a').href"), headers={"Authorization": f"Bearer {TOKEN}"})
+    assert "an arm upside down" in page.text and "sandbox" in page.headers["content-security-policy"]
+    tells["POST /services/seeing/audit"] = (409, {"detail": "seeing is already being audited"})
+    shown.click("#audit button")
+    shown.until("document.querySelector('#audit [role=alert]')?.innerText == 'seeing is already being audited'")
 
 
 @pytest.mark.parametrize("width", [pytest.param(400, marks=axe.NEEDED), pytest.param(1280, marks=axe.NEEDED)])

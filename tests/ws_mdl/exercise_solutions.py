@@ -160,6 +160,24 @@ WRONG = {
         "text": ("return flipped", "return flipped.astype(str)", "returns a ndarray"),
         "in place": ("action.copy()", "action", "the argument is changed"),
     },
+    "seeing.where": {
+        "float64": ("p @ cells", "(p @ cells).double()", "the dtype is float64"),
+        "detached": ("p @ cells", "p.detach() @ cells", NO_GRADIENT),
+        "a sum": ("p @ cells", "p @ cells * len(cells)", NUMBERS),
+        "one cell short": ("p @ cells", "p[:, 1:] @ cells[1:]", NUMBERS),
+    },
+    "seeing.bell": {
+        "half as wide": ("width**2", "(2 * width) ** 2", NUMBERS),
+        "softmax over the places": ("width**2, dim=-1", "width**2, dim=0", NUMBERS),
+    },
+    "seeing.ahead": {
+        "one scale": ("for scale in scales", "for scale in scales[:1]", "the shape is"),
+        "below each other": ("dim=-1", "dim=0", "the shape is"),
+    },
+    "seeing.bug_cells": {
+        "one fixed size": ("side // cell", "8", "the shape is"),
+        "y up": ("y.flatten()]", "-y.flatten()]", NUMBERS),
+    },
 }  # fmt: skip
 
 RIGHT = {
@@ -343,5 +361,33 @@ def gripper_flip(action):
         "concatenated": """
 def gripper_flip(action):
     return np.concatenate((action[..., :6], np.sign(0.5 - action[..., 6:])), axis=-1)""",
+    },
+    "seeing.where": {
+        "a weighted sum": """
+def where(scores, cells):
+    weights = (scores - scores.logsumexp(-1, keepdim=True)).exp()
+    return (weights[..., None] * cells).sum(1)
+"""
+    },
+    "seeing.bell": {
+        "by cdist": """
+def bell(places, cells, width):
+    weights = torch.exp(-((torch.cdist(places, cells) / width) ** 2))
+    return weights / weights.sum(1, keepdim=True)
+"""
+    },
+    "seeing.ahead": {
+        "one broadcast": """
+def ahead(places, hand, scales):
+    scaled = (places - hand)[:, None] * torch.tensor(scales)[:, None]
+    return scaled.tanh().flatten(1)
+"""
+    },
+    "seeing.bug_cells": {
+        "by two loops": """
+def cell_centres(side, cell):
+    at = [(2 * i + 1) * cell / side - 1 for i in range(side // cell)]
+    return torch.tensor([[x, y] for y in at for x in at])
+"""
     },
 }

@@ -7,7 +7,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 # Each holds one package.
-SHARED = tuple(f"shared/{name}" for name in ("common", "contract", "modelkit", "datasets", "evaluation", "notebooks"))
+SHARED = tuple(f"shared/{path.parent.name}" for path in sorted((ROOT / "shared").glob("*/pyproject.toml")))
 COMMON = ROOT / SHARED[0]
 ADMIN = ROOT / "admin"  # Ansible and Fabric, for administrators
 CLUSTER = ROOT / "cluster"  # Ray, for evaluations on many machines

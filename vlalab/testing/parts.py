@@ -167,7 +167,7 @@ def environment(name: str, markers: str, options: SuiteOptions, output: TextIO |
         image = None if problem else images.existing([home]).get(home)
         problem = problem or images.unusable(home, image)
         if image and not problem:
-            return [run_in_image(name, image, flags, output)]
+            return [run_in_image(name, image, flags, output, test_paths(name))]
         if options.runtime == "docker":
             raise LabError(problem or "")
         log_info(f"{name}: in the local environment ({problem})")
@@ -178,12 +178,19 @@ def environment(name: str, markers: str, options: SuiteOptions, output: TextIO |
 
 
 def variant(name: str, options: SuiteOptions, output: TextIO | None) -> list[PartResult]:
-    """Run the tests that a variant's manifest names, or with --nightly all of its environment's, in its own .venv."""
-    if options.runtime == "docker":
-        return [skipped(name, "a variant is tested in its local environment")]
-    env = venvs.ensure(name, paths.ROOT)
+    """Run the tests that a variant's manifest names, or with --nightly all of its environment's.
+
+    They run in its image with runtime "docker", else in its own .venv.
+    """
+    flags = ["-m", "not outside"]
     tests = [f"tests/{name.partition('-')[0]}"] if options.nightly else manifests.environment(name).tests
-    return [run_pytest(name, str(env.python), tests, output, env.variables(), ["-m", "not outside"])]
+    if options.runtime == "docker":
+        image = images.existing([name]).get(name)
+        if image is None or not image.fits():
+            raise LabError(images.unusable(name, image) or "")
+        return [run_in_image(name, image, flags, output, tests)]
+    env = venvs.ensure(name, paths.ROOT)
+    return [run_pytest(name, str(env.python), tests, output, env.variables(), flags)]
 
 
 def chaos(families: Sequence[str], options: SuiteOptions, output: TextIO | None) -> list[PartResult]:
@@ -234,9 +241,11 @@ def make_environments(*names: str) -> None:
 # --- running ------------------------------------------------------------------------------------------------
 
 
-def image_command(name: str, image: images.Image, report: Path, flags: Sequence[str] = ()) -> list[str]:
-    """Return docker's arguments that run tests/<name> inside its image; pytest's report goes into `report`."""
-    gpu = gpus.selection(name, compose.environment_variables())
+def image_command(
+    name: str, image: images.Image, report: Path, flags: Sequence[str] = (), tests: Sequence[str] = ()
+) -> list[str]:
+    """Return docker's arguments that run tests inside the image of `name`; pytest's report goes into `report`."""
+    gpu = gpus.selection(name.partition("-")[0], compose.environment_variables())
     mounted = ["pyproject.toml", "tests", "bench"]  # tests compare what benchmarks count
     if image.revision != building.commit() or image.revision.endswith(("-dirty", "unknown")):
         mounted += ["services", "lessons", *paths.SHARED]
@@ -256,15 +265,17 @@ def image_command(name: str, image: images.Image, report: Path, flags: Sequence[
         "--volume", f"{report}:/report",
         *(word for source, target in pairs for word in ("--volume", f"{source}:{target}:ro")),
         image.reference, "python", "-m", "pytest", "-q", "-p", "no:cacheprovider",
-        "--junitxml=/report/junit.xml", *flags, *test_paths(name),
+        "--junitxml=/report/junit.xml", *flags, *tests,
     ]  # fmt: skip
 
 
-def run_in_image(name: str, image: images.Image, flags: Sequence[str], output: TextIO | None) -> PartResult:
-    """Return the counts of an environment's tests inside its image."""
+def run_in_image(
+    name: str, image: images.Image, flags: Sequence[str], output: TextIO | None, tests: Sequence[str]
+) -> PartResult:
+    """Return the counts of tests inside the image of an environment or a variant."""
     with tempfile.TemporaryDirectory(prefix="vlalab-test-") as directory:
         os.chmod(directory, 0o777)  # the user inside may be another one
-        arguments = image_command(name, image, Path(directory), flags)
+        arguments = image_command(name, image, Path(directory), flags, tests)
         process = docker.open_pipe(arguments, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
         running.append(process)
         try:

@@ -15,8 +15,9 @@ import numpy as np
 from vla_evaluation.recording.demonstrations import Demonstration, renderer
 
 LIFTED = 0.03  # m: a thing that is this far above its start is in the hand, or already at its place
-STAYS = 0.4  # probability that a named thing stays where the hand was working on it
+STAYS = 0.5  # probability that a named thing stays where the hand was working on it
 WOBBLE = 0.06  # rad, on the arm's joints
+WOBBLES = 0.5  # probability of it: the other half shows the hand right over the thing, and around it
 MARGIN = 0.05  # m: things are put this far beyond the box that holds them at the start
 GAP = 0.02  # m between two things
 TRIES = 200
@@ -43,7 +44,7 @@ def render(demonstration: Demonstration, cameras: Sequence[str], size: int, coun
     for row in range(count):
         sim_state = states[rng.integers(len(states))].copy()
         lifted = [name for name in movable if sim_state[3 + movable[name]] - starts[name][2] > LIFTED]
-        if not lifted:
+        if not lifted and rng.random() < WOBBLES:
             sim_state[ARM] += rng.normal(0, WOBBLE, 7)
         fixed = [*lifted, *(name for name in sorted(named) if rng.random() < STAYS)]
         scatter(sim_state, env.domain, movable, fixed, box, rng)

@@ -213,9 +213,12 @@ class LiberoEnv:
         number = self.domain.sim.model.camera_name2id(camera)
         is_first = self._renderer is None
         if is_first:
-            from services.libero.simulator.rendering.renderer import GlContext, SceneRenderer
+            from fast_libero.rendering.renderer import GlContext, SceneRenderer
 
+            runtime.require_rendering()
             self._gl = self._gl or GlContext()
+            self._gl.make_current()
+            runtime.warn_if_slow(self._gl.renderer)
             self._renderer = SceneRenderer(self._gl, self._model, self.camera_size)
         image = self._renderer.render(number, self._image_qpos)
         if is_first:

@@ -9,9 +9,9 @@ from libero.libero.envs import TASK_MAPPING, bddl_utils
 from robosuite import load_controller_config
 from robosuite.utils.errors import RandomizationError
 
+from fast_libero.control import ArmControl, is_supported
+from fast_libero.resets import ModelSnapshot, ResetReplay, global_rng
 from services.libero.simulator import plus_scenes, pro, robots, runtime
-from services.libero.simulator.control import ArmControl
-from services.libero.simulator.resets import ModelSnapshot, ResetReplay, global_rng
 from services.libero.simulator.suites import Task
 
 _BUILD_TRIES = 20
@@ -89,6 +89,7 @@ def build(task: Task, robot: str = "") -> LiberoProblem:
         domain.sim.reset()
         domain.sim.forward()
         domain.robots[0].reset()
+    assert is_supported(domain), "LIBERO's OSC_POSE settings have changed"
     mujoco.MjModel.from_xml_string("<mujoco/>")  # frees the parsed scene that MuJoCo keeps for mj_saveLastXML
     return LiberoProblem(domain, pristine, ArmControl(domain))
 
@@ -98,7 +99,7 @@ def _construct(problem: type, path: str, settings: dict):
     domain, pristine = problem.__new__(problem), []
 
     def first_reset():
-        pristine.append(ModelSnapshot.take(domain.sim.model._model))
+        pristine.append(ModelSnapshot(domain.sim.model._model))
         del domain._reset_internal
         domain._reset_internal()
 

@@ -10,24 +10,20 @@ index. MuJoCo writes MUJOCO_LOG.TXT into the current directory. This module sets
 - robosuite's settings module, with file logging off; MuJoCo's warning hook, sent to `logging`
 """
 
-import importlib
-import importlib.util
 import logging
 import os
 import shutil
 import sys
 import tempfile
-import types
 from dataclasses import dataclass
 from pathlib import Path
 
-import yaml
-
-from services.libero.simulator.suites import package_root
+from fast_libero import startup
 from vla_common import gl, memory
 
 log = logging.getLogger("services.libero")
 
+_SOFTWARE_RENDERERS = ("llvmpipe", "softpipe", "swrast", "swiftshader")
 _active: "SimulatorConfig | None" = None
 
 
@@ -66,28 +62,14 @@ def configure(asset_dir, work_dir, render: str = "auto") -> SimulatorConfig:
     if choice.note:
         log.warning(choice.note)
     gl.bind(choice)
-    root, directory = package_root(), work / "libero"
-    paths = {
-        "benchmark_root": root,
-        "bddl_files": root / "bddl_files",
-        "init_states": root / "init_files",
-        "datasets": directory / "datasets",
-        "assets": assets,
-    }
-    directory.mkdir(parents=True, exist_ok=True)
-    partial = directory / f".config.yaml.{os.getpid()}.partial"
-    partial.write_text(yaml.safe_dump({key: str(path) for key, path in paths.items()}))
-    partial.replace(directory / "config.yaml")  # atomic: concurrent workers share the directory
-    os.environ["LIBERO_CONFIG_PATH"] = str(directory)
-    spec = importlib.util.find_spec("robosuite")
-    if spec is None or spec.origin is None:
-        raise ImportError("robosuite is not installed; install images/libero/requirements.lock")
-    robosuite = Path(spec.origin).parent
+    startup.write_config(work / "libero", assets)
+    robosuite = startup.robosuite_directory()
     os.environ.setdefault("LP_NUM_THREADS", "0")
     os.environ.setdefault("MPLCONFIGDIR", str(work / "matplotlib"))  # else in the user's home, or a warning
     if not os.access(robosuite / "utils", os.W_OK):  # otherwise numba caches next to the source
         os.environ.setdefault("NUMBA_CACHE_DIR", str(_numba_cache(work / "numba")))
-    _import_simulator(assets, robosuite)
+    with memory.importing():
+        startup.import_simulator(assets)
     _active = SimulatorConfig(assets, work, render, choice)
     return _active
 
@@ -97,6 +79,19 @@ def active() -> SimulatorConfig:
     if _active is None:
         raise RuntimeError("LIBERO is not configured in this process; call runtime.configure() first")
     return _active
+
+
+def require_rendering() -> None:
+    """Raise RuntimeError if this process cannot render."""
+    if active().gl.backend == "disable":
+        raise RuntimeError("this process was configured with render 'none'; use cpu, gpu or auto to get images")
+
+
+def warn_if_slow(driver: str) -> None:
+    """Warn if `driver` renders on the CPU although there is a GPU: runs then take hours instead of minutes."""
+    wants_gpu = active().render == "gpu" or (active().render == "auto" and gl.has_nvidia_gpu())
+    if wants_gpu and any(word in driver.lower() for word in _SOFTWARE_RENDERERS):
+        log.warning("frames are rendered in software (%s) although this machine has a GPU; %s", driver, gl._GPU_HINT)
 
 
 def _numba_cache(directory: Path) -> Path:
@@ -110,47 +105,3 @@ def _numba_cache(directory: Path) -> Path:
         except OSError:  # another worker was first
             shutil.rmtree(fresh)
     return directory
-
-
-def _import_simulator(assets: Path, robosuite_directory: Path) -> None:
-    """Import LIBERO and robosuite with robosuite's settings: no log file, no override of MUJOCO_GL.
-
-    robosuite reads them from a file next to its source, but a shared installation must not be changed. It requires the
-    EGL index in CUDA_VISIBLE_DEVICES, although the numberings differ, so that variable is hidden. LIBERO imports
-    matplotlib, a fifth of a worker's start-up time, for a colour map that one environment uses: it comes later.
-    """
-    spec = importlib.util.spec_from_file_location("robosuite.macros", robosuite_directory / "macros.py")
-    macros = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(macros)
-    macros.FILE_LOGGING_LEVEL = None
-    macros.MUJOCO_GPU_RENDERING = False  # otherwise MUJOCO_GL is overwritten
-    sys.modules["robosuite.macros"] = macros
-    sys.modules["robosuite.macros_private"] = types.ModuleType("robosuite.macros_private")  # avoids a warning
-    hidden = os.environ.pop("CUDA_VISIBLE_DEVICES", None)
-    later = [] if "matplotlib" in sys.modules else [_Later("matplotlib"), _Later("matplotlib.cm")]
-    try:
-        if later:
-            later[0].cm = later[1]
-            sys.modules.update((module.__name__, module) for module in later)
-        with memory.importing():
-            import mujoco
-            import robosuite
-            from libero import libero
-            from libero.libero import envs  # noqa: F401  needed by every scene
-    finally:
-        for module in later:
-            del sys.modules[module.__name__]
-        if hidden is not None:
-            os.environ["CUDA_VISIBLE_DEVICES"] = hidden
-    robosuite.macros = macros
-    libero._assets_path_cache = str(assets)  # checked first, so that nothing is downloaded
-    mujoco.set_mju_user_warning(lambda text: log.warning("mujoco: %s", text))
-
-
-class _Later(types.ModuleType):
-    """A module that is imported on its first attribute access."""
-
-    def __getattr__(self, name: str) -> object:
-        if name.startswith("__"):  # read by the import system itself
-            raise AttributeError(name)
-        return getattr(importlib.import_module(self.__name__), name)

@@ -15,6 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fast_libero.startup import package_root
 from services.libero.simulator import plus, pro, shuffled
 from vla_contract.protocol.errors import did_you_mean
 
@@ -77,17 +78,6 @@ class Task:
 class Suite:
     name: str
     tasks: tuple[Task, ...]
-
-
-def package_root() -> Path:
-    """Return the directory of LIBERO's inner package (`libero/libero`). Raises ImportError when it is not installed."""
-    spec = importlib.util.find_spec("libero")
-    if spec is None or not spec.submodule_search_locations:
-        raise ImportError("hf-libero is not installed; install images/libero/requirements.lock")
-    root = Path(next(iter(spec.submodule_search_locations))) / "libero"
-    if not (root / "bddl_files").is_dir():
-        raise ImportError(f"{root} has no bddl_files: LIBERO's package is empty; install the wheel of hf-libero")
-    return root
 
 
 @cache
@@ -188,7 +178,7 @@ def init_states(task: Task) -> np.ndarray:
     """
     import numpy as np  # imported here: `./lab` imports this module without numpy
 
-    from services.libero.simulator.initstates import read_init_states
+    from fast_libero.initstates import read_init_states
 
     if task.kind == shuffled.KIND:
         return np.array(shuffled.rows(task))

@@ -18,19 +18,23 @@ from services.ui.ask import images, inputs, query
 from services.ui.ask.inputs import Requirements
 from services.ui.ask.link import MAX_IMAGES, Choice, Trouble
 from services.ui.ask.query import Answer
+from services.ui.runs.routes import REPORT_POLICY
 from services.ui.site.requests import PageError, read_form
 from services.ui.site.site import Site, accepts_html, static
+from services.ui.volume import files
+from services.ui.volume.files import OpenFile
 from vla_contract import PolicyInfo
 
 IMAGE_FIELDS = ("picture", *(f"picture_{number}" for number in range(2, MAX_IMAGES + 1)))  # fields, first camera first
 MAX_CONCURRENT = 16  # queries in flight; the policy batches them
 MAX_BODY_BYTES = MAX_IMAGES * images.MAX_FILE_BYTES + 2**18
+AUDIT = "audit.html"
 MAX_TEXT = 4096  # characters of the instruction, and of the state
 GRADIO = "Gradio's protocol is no longer supported; send the form to POST /ask/act (docs/ui.md)"
 
 
-def routes(site: Site, choice: Choice) -> list[BaseRoute]:
-    """Return the page's routes."""
+def routes(site: Site, choice: Choice, root: Path) -> list[BaseRoute]:
+    """Return the page's routes. root: of the volume, with the pages of audits."""
     slots = asyncio.Semaphore(MAX_CONCURRENT)
 
     def page(request: Request) -> Response:
@@ -75,6 +79,10 @@ def routes(site: Site, choice: Choice) -> list[BaseRoute]:
         status = min(answer.status for answer in answers.values())  # 200 if any of them has answered
         return JSONResponse(raw, status, {"Retry-After": "3"} if status == 503 else None)
 
+    def audited(request: Request) -> Response:
+        file = files.open_file(root, "logs", "audit", request.path_params["name"], AUDIT)
+        return OpenFile(file, AUDIT, {"content-security-policy": REPORT_POLICY})
+
     def error_response(request: Request, status: int, trouble: Trouble) -> Response:
         if accepts_html(request):
             return HTMLResponse(site.fragment(request, "ask/banner.html.j2", trouble=trouble), status)
@@ -88,6 +96,7 @@ def routes(site: Site, choice: Choice) -> list[BaseRoute]:
         Route("/ask/look", look),
         Route("/ask/picture", image, methods=["POST"]),
         Route("/ask/act", act, methods=["POST"]),
+        Route("/ask/audit/{name}", audited),
         Route("/ask/config", gone),
         Route("/ask/gradio_api/{path:path}", gone, methods=["GET", "POST"]),
     ]
@@ -113,6 +122,7 @@ def describe_policies(choice: Choice, names: Sequence[str], form: Any) -> dict[s
             "banner": {"status": status, "trouble": status.trouble, "url": link.url},
             "identity": {"info": info, "details": describe_identity(info) if info else {}},
             "ready": status.usable,
+            "name": next(iter(links)),
             "keys": keys if status.usable else [],
             "libero": is_libero,
             "libero_keys": [key for key in keys if is_libero and key.startswith("libero")],

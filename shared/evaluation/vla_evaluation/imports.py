@@ -9,10 +9,12 @@ from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
+_SHARED = Path(__file__).resolve().parents[2]  # in the repository: `shared`, where a benchmark may have a package
+_OWN = [path.parent.name for path in _SHARED.glob("*/[!v]*/__init__.py")] if _SHARED.name == "shared" else []
 # Found and not imported: nothing of them is run. `services` are the repository's alone.
 PACKAGES = {
     name: Path(spec.submodule_search_locations[0]).resolve()
-    for name in ("services", "vla_common", "vla_contract", "vla_evaluation")
+    for name in ("services", "vla_common", "vla_contract", "vla_evaluation", *_OWN)
     if (spec := find_spec(name)) and spec.submodule_search_locations
 }
 

@@ -56,6 +56,9 @@ function become(next, chosen) {
   $("#policy").innerHTML = policy.banner;
   $("#identity").innerHTML = policy.identity;
   $("#ask").disabled = !policy.ready;
+  $("#audit").hidden = !policy.ready;
+  $("#audit code").textContent = `./lab audit ${policy.name}`;
+  showAudit();
   $("#unnorm-key").hidden = !policy.keys.length;
   $("#as-libero").hidden = !policy.libero;
   fields.unnorm_key.replaceChildren(...["", ...policy.keys].map((name) => new Option(name || "–", name)));
@@ -140,6 +143,33 @@ async function ask(event) {
     $("#ask").disabled = !policy.ready;
   }
 }
+
+// --- the audit, which the control daemon runs ----------------------------------------------------------------
+
+const SERVICES = `${HERE}../services`;
+let following;
+
+// Shows the policy's last audit that was started on this site, and follows it while it runs.
+async function showAudit() {
+  clearTimeout(following);
+  const name = policy.name, page = document.createElement("template"), place = $("#audit div");
+  page.innerHTML = await (await fetch(`${SERVICES}/state`)).text();
+  const last = $(`details[data-what=audit][id^="done-${CSS.escape(name)}-"]`, page.content);
+  if (name !== policy.name) return;
+  place.replaceChildren(...(last ? [last] : []));
+  if (!last) return;
+  last.open = true;
+  if (!last.dataset.code) following = setTimeout(showAudit, LOOK_EVERY_MS);
+  const found = last.textContent.match(/logs\/audit\/([\w.-]+)\/audit\.html/);
+  if (found) place.append(Object.assign(document.createElement("a"), { href: `${HERE}audit/${found[1]}`, textContent: say("audit_page") }));
+}
+
+$("#audit button").addEventListener("click", async () => {
+  const answer = await fetch(`${SERVICES}/${encodeURIComponent(policy.name)}/audit`, { method: "POST" });
+  if (answer.ok) return showAudit();
+  $("#audit div").innerHTML = '<p class="said wait" role="alert"></p>';
+  $("#audit div p").textContent = (await answer.json()).detail;
+});
 
 form.addEventListener("submit", ask);
 fields.unnorm_key.addEventListener("change", ({ target }) => choose(target.value));

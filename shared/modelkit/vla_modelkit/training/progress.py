@@ -27,7 +27,9 @@ class Progress:
     long: text after the estimate, for runs of more than ten minutes. enabled: False prints nothing.
     """
 
-    def __init__(self, total: int, done: int = 0, long: str = "", enabled: bool = True, console: Console | None = None):
+    def __init__(
+        self, total: float, done: float = 0, long: str = "", enabled: bool = True, console: Console | None = None
+    ):
         self.total, self.done, self.long = total, done, long
         self.first, self.started, self.rendered_at = done, time.monotonic(), 0.0
         self.figures: tuple[str, ...] = ()
@@ -45,7 +47,7 @@ class Progress:
             self._draw()
             self.live.stop()
 
-    def advance(self, *figures: str, steps: int = 1) -> None:
+    def advance(self, *figures: str, steps: float = 1) -> None:
         """Count steps. figures: displayed next to the bar, the most important first; none keeps the last ones."""
         self.done += steps
         self.figures = figures or self.figures

@@ -10,8 +10,10 @@ properties of the original must be kept, or the random stream shifts:
 - a sampled layout can be impossible; the wrapper then resets again, which appends once more.
 """
 
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
+from typing import Any
 
 import mujoco
 import numpy as np
@@ -20,7 +22,7 @@ _TRIES = 1000  # the original has no limit
 
 
 @contextmanager
-def global_rng(state=None):
+def global_rng(state: Any = None) -> Iterator[None]:
     """Set numpy's global generator to `state`, if not None, and restore it afterwards."""
     before = np.random.get_state()
     try:
@@ -31,25 +33,24 @@ def global_rng(state=None):
         np.random.set_state(before)
 
 
-@dataclass
 class ModelSnapshot:
-    """The parts of a compiled model that LIBERO's resets, predicates and visuals modify, and `variation`."""
+    """Arrays of a compiled model as they are now, by default those that LIBERO and its variations modify."""
 
-    body_pos: np.ndarray  # [nbody, 3]
-    body_quat: np.ndarray  # [nbody, 4]
-    site_rgba: np.ndarray  # [nsite, 4]
-    cam_pos: np.ndarray  # [ncam, 3]
-    cam_quat: np.ndarray  # [ncam, 4]
-    light_pos: np.ndarray  # [nlight, 3]
-    light_diffuse: np.ndarray  # [nlight, 3]
+    CHANGED = ("body_pos", "body_quat", "site_rgba", "cam_pos", "cam_quat", "light_pos", "light_diffuse")
+    LARGE = ("mesh_", "tex_", "hfield_", "skin_", "bvh_", "oct_", "flex", "name", "text_", "paths")
+
+    def __init__(self, model: Any, names: Iterable[str] = CHANGED):
+        self._arrays = {name: getattr(model, name).copy() for name in names}
 
     @classmethod
-    def take(cls, model) -> "ModelSnapshot":
-        return cls(*(getattr(model, field.name).copy() for field in fields(cls)))
+    def everything(cls, model: Any) -> "ModelSnapshot":
+        """Return a snapshot of every array but those of meshes, textures and names."""
+        names = [name for name in dir(model) if not name.startswith(("_", *cls.LARGE))]
+        return cls(model, [name for name in names if isinstance(getattr(model, name), np.ndarray)])
 
-    def restore(self, model) -> None:
-        for field in fields(self):
-            getattr(model, field.name)[:] = getattr(self, field.name)
+    def restore(self, model: Any) -> None:
+        for name, values in self._arrays.items():
+            getattr(model, name)[:] = values
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,7 @@ class SceneLayout:
     warmstart: np.ndarray
     start: np.ndarray
 
-    def apply(self, model, data) -> None:
+    def apply(self, model: Any, data: Any) -> None:
         """Set the fixtures' poses and the warm start."""
         for body, pos, quat in self.fixtures:
             model.body_pos[body], model.body_quat[body] = pos, quat
@@ -77,7 +78,7 @@ class SceneLayout:
 class _Point:
     """The generator before a reset, and the number of model builds so far."""
 
-    rng: tuple
+    rng: Any
     builds: int
 
 
@@ -89,7 +90,7 @@ class ResetReplay:
     an unknown seed, again).
     """
 
-    def __init__(self, domain, pristine: ModelSnapshot, seed: int, seed_each: bool = False, extra_resets: int = 0):
+    def __init__(self, domain: Any, pristine: ModelSnapshot, seed: int, seed_each: bool = False, extra_resets: int = 0):
         self._domain, self._pristine = domain, pristine
         self._seed, self._seed_each = seed, seed_each
         self._initializers = tuple(domain.object_property_initializers)
@@ -130,7 +131,7 @@ class ResetReplay:
         robot = self._domain.robots[0]
         self._domain.sim.data.qpos[robot._ref_joint_pos_indexes] = robot.init_qpos
 
-    def _reset(self, point: _Point) -> tuple[dict, _Point]:
+    def _reset(self, point: _Point) -> tuple[dict[str, Any], _Point]:
         """Return (sampled placements, generator afterwards), resampling impossible layouts."""
         from robosuite.utils.errors import RandomizationError
 
@@ -147,7 +148,7 @@ class ResetReplay:
             f"no valid layout in {_TRIES} attempts; are the assets' objects larger than the task's regions?"
         )
 
-    def _sample(self, builds: int) -> dict:
+    def _sample(self, builds: int) -> Any:
         domain = self._domain
         robot = domain.robots[0]
         np.random.randn(len(robot.init_qpos))
@@ -162,7 +163,7 @@ class ResetReplay:
         placed = domain.conditional_placement_initializer.sample(domain.sim, placed)
         return domain.conditional_placement_on_objects_initializer.sample(placed)
 
-    def _settle(self, placed: dict) -> SceneLayout:
+    def _settle(self, placed: dict[str, Any]) -> SceneLayout:
         """Return the layout after a reset's last forward pass, with everything at its sampled pose."""
         sim, fixtures = self._domain.sim, []
         model = sim.model._model

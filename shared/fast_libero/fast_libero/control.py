@@ -9,7 +9,7 @@ Dot products use the same library as the original (numpy's or numba's BLAS) and 
 round differently in the last bit, which changes the rollout after a few contacts.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import mujoco
 import numpy as np
@@ -36,14 +36,14 @@ class _ArmState(NamedTuple):
 class ArmControl:
     """Drives one Panda by OSC_POSE actions: delta position in units of 5 cm, delta rotation of 0.5 rad, gripper ±1."""
 
-    def __init__(self, domain):
-        """Read parameters and addresses from a domain whose robot robosuite has just reset."""
+    def __init__(self, domain: Any):
+        """Read parameters and addresses from a domain that `is_supported` and whose robot robosuite has just reset."""
         from robosuite.utils import control_utils
 
         self._osc = control_utils
         robot = domain.robots[0]
         controller = robot.controller
-        _check_supported(controller)
+        self._controller, self._gains = controller, (controller.kp, controller.kd)
         model, data = domain.sim.model._model, domain.sim.data._data
         self._model, self._data = model, data
         self._site = domain.sim.model.site_name2id(controller.eef_name)
@@ -109,11 +109,31 @@ class ArmControl:
         else:
             mujoco.mj_fwdConstraint(model, data)
             arm = self._read_arm()
+        self._arm = arm
         if action is not None:
             self._set_goal(action, arm)
         self._arm_torque[:] = self._torques(arm)
         self._finger_target[:] = self._move_fingers(gripper)
         mujoco.mj_step2(model, data)
+
+    def matches(self, robot: Any) -> bool:
+        """Return whether the robot's controller is still the one of the last reset, with its settings."""
+        controller = robot.controller
+        same = controller is self._controller and controller.kp is self._gains[0] and controller.kd is self._gains[1]
+        return same and _is_plain(controller)
+
+    def write_back(self, robot: Any) -> None:
+        """Leave robosuite's robot, controller and gripper as its own last substep leaves them."""
+        controller, arm = self._controller, self._arm
+        controller.ee_pos, controller.ee_ori_mat = arm.pos.copy(), arm.mat.copy()
+        controller.ee_pos_vel, controller.ee_ori_vel = arm.vel_pos, arm.vel_ori
+        controller.joint_pos, controller.joint_vel = arm.joint_pos, arm.joint_vel
+        controller.J_pos, controller.J_ori, controller.J_full = arm.jac_pos, arm.jac_ori, arm.jac
+        controller.mass_matrix, controller.torques = arm.mass, self._unlimited
+        controller.goal_pos, controller.goal_ori = self._goal_pos.copy(), self._goal_ori.copy()
+        controller.new_update = True
+        robot.torques = self._arm_torque.copy()
+        robot.gripper.current_action = np.array(self._fingers)
 
     def _read_arm(self) -> _ArmState:
         model, data, dof = self._model, self._data, self._dof
@@ -126,8 +146,8 @@ class ArmControl:
             self._site_mat,
             np.dot(self._jac_pos, self._qvel),
             np.dot(self._jac_ori, self._qvel),
-            self._arm_qpos,
-            self._arm_qvel,
+            self._arm_qpos.copy(),
+            self._arm_qvel.copy(),
             jac[:3].copy(order="F"),
             jac[3:].copy(order="F"),
             jac,
@@ -150,6 +170,7 @@ class ArmControl:
         np.dot(inertia_ori, torque, out=wrench[3:])
         joint = np.dot(now.jac.T, wrench) + self._gravity
         joint += osc.nullspace_torques(now.mass, null, self._rest_joints, now.joint_pos, now.joint_vel)
+        self._unlimited = joint.copy()
         return np.minimum(np.maximum(joint, self._torque_low, out=joint), self._torque_high, out=joint)
 
     def _move_fingers(self, gripper: float) -> tuple[float, float]:
@@ -162,17 +183,28 @@ class ArmControl:
         return bias[0] + weight[0] * left, bias[1] + weight[1] * right
 
 
-def _block(indices) -> slice:
+def _block(indices: Any) -> slice:
     """Return the slice of consecutive `indices`; indexing with it gives a view, not a copy."""
     first, last = int(indices[0]), int(indices[-1])
     assert list(indices) == list(range(first, last + 1)), indices
     return slice(first, last + 1)
 
 
-def _check_supported(controller) -> None:
-    plain = (
-        controller.impedance_mode == "fixed" and controller.use_delta and controller.use_ori and controller.uncoupling
+def is_supported(domain: Any) -> bool:
+    """Return whether `ArmControl` can drive a robosuite environment: one Panda with LIBERO's OSC_POSE settings."""
+    robot, *others = domain.robots
+    return bool(
+        not others
+        and type(robot.controller).__name__ == "OperationalSpaceController"
+        and type(robot.gripper).__name__ == "PandaGripper"
+        and len(robot._ref_joint_pos_indexes) == ARM_DOF
+        and _is_plain(robot.controller)
     )
-    limits = (controller.position_limits, controller.orientation_limits)
-    ramps = (controller.interpolator_pos, controller.interpolator_ori)
-    assert plain and limits == (None, None) and ramps == (None, None), "LIBERO's OSC_POSE settings have changed"
+
+
+def _is_plain(controller: Any) -> bool:
+    modes = controller.use_delta and controller.use_ori and controller.uncoupling
+    extras = ("position_limits", "orientation_limits", "interpolator_pos", "interpolator_ori")
+    return bool(
+        controller.impedance_mode == "fixed" and modes and all(getattr(controller, name) is None for name in extras)
+    )

@@ -75,13 +75,13 @@ class Culling:
         reach = np.linalg.norm(size, axis=1) + SLACK_M
         return bool((infinite | ((offsets @ planes.T + reach[:, None]).min(axis=1) >= 0)).any())
 
-    def bounding_boxes(self, data: mujoco.MjData):
+    def bounding_boxes(self, data: mujoco.MjData) -> tuple[np.ndarray, np.ndarray]:
         """Return a box around each geom, in metres: its centre [ngeom, 3] and its half edges [ngeom, 3, 3]."""
         turn = data.geom_xmat.reshape(-1, 3, 3)
         centres = data.geom_xpos + (turn @ self._boxes[:, 0, :, None])[..., 0]
         return centres, (turn * self._boxes[:, 1, None]).transpose(0, 2, 1)
 
-    def _frustum(self, data, camera: int) -> np.ndarray:
+    def _frustum(self, data: mujoco.MjData, camera: int) -> np.ndarray:
         """Return the inward normals [5, 3] of a square view: left, right, bottom, top, and the plane of the eye."""
         half = np.deg2rad(self._model.cam_fovy[camera]) / 2
         cos, sin = np.cos(half), np.sin(half)

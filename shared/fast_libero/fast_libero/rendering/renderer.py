@@ -2,49 +2,38 @@
 
 import atexit
 import logging
+from collections.abc import Callable
+from typing import Any
 
 import mujoco
 import numpy as np
 from OpenGL import GL
 from OpenGL.error import GLError
 
-from services.libero.simulator import runtime
-from services.libero.simulator.rendering.compositor import Compositor
-from services.libero.simulator.rendering.stage import Stage
-from vla_common import gl
+from fast_libero.rendering.compositor import Compositor
+from fast_libero.rendering.stage import Stage
 
-log = logging.getLogger("services.libero")
-
-_SOFTWARE_RENDERERS = ("llvmpipe", "softpipe", "swrast", "swiftshader")
+log = logging.getLogger("fast_libero")
 
 
 class GlContext:
-    """One OpenGL context, created when first needed and shared by every model in this process."""
+    """One OpenGL context, created by `make` when first needed and shared by every model in this process."""
 
-    def __init__(self):
-        self._context = None
+    def __init__(self, make: Callable[[], Any] | None = None):
+        self._make = make or (lambda: mujoco.GLContext(640, 480))
+        self._context: Any = None
         self.renderer = ""  # the driver's name, set when the context is created
 
     def make_current(self) -> None:
-        """Create the context (once) and bind it to this thread. Raises RuntimeError if rendering is disabled.
-
-        Warns if the CPU renders although there is a GPU: runs then take hours instead of minutes.
-        """
+        """Create the context (once) and bind it to this thread."""
         if self._context is not None:
-            return self._context.make_current()
-        active = runtime.active()
-        if active.gl.backend == "disable":
-            raise RuntimeError("this process was configured with render 'none'; use cpu, gpu or auto to get images")
-        self._context = mujoco.GLContext(640, 480)
+            self._context.make_current()
+            return
+        self._context = self._make()
         atexit.register(self.free)  # before MuJoCo ends EGL: freeing later prints errors
         self._context.make_current()
         name = GL.glGetString(GL.GL_RENDERER)
         self.renderer = name.decode(errors="replace") if name else "unknown"
-        is_software = any(word in self.renderer.lower() for word in _SOFTWARE_RENDERERS)
-        if is_software and (active.render == "gpu" or (active.render == "auto" and gl.has_nvidia_gpu())):
-            log.warning(
-                "frames are rendered in software (%s) although this machine has a GPU; %s", self.renderer, gl._GPU_HINT
-            )
 
     def free(self) -> None:
         if self._context is not None:
@@ -70,12 +59,19 @@ class SceneRenderer:
             self._stage.bind()
 
     def render(self, camera: int, qpos: np.ndarray) -> np.ndarray:
-        """Return the image of camera number `camera` at `qpos`: uint8 [size, size, 3], bottom row first.
-
-        The first image from layers is compared with a full render, to detect driver differences.
-        """
-        self._gl.make_current()
+        """Return the image of camera number `camera` at `qpos`: uint8 [size, size, 3], bottom row first."""
         self._stage.pose(camera, qpos)
+        return self._render(camera)
+
+    def render_placed(self, camera: int, placed: list[np.ndarray]) -> np.ndarray:
+        """Return the same of a `stage.placement`."""
+        self._stage.place(camera, placed)
+        return self._render(camera)
+
+    def _render(self, camera: int) -> np.ndarray:
+        """Render at the stage's pose. The first image from layers is compared with a full render: drivers differ."""
+        self._gl.make_current()
+        self._stage.bind()  # another renderer of this process may have drawn since
         layered = None
         if self._compositor is not None:
             try:

@@ -14,9 +14,9 @@ README.md in this directory explains one frame.
 import mujoco
 import numpy as np
 
-from services.libero.simulator.rendering import layers
-from services.libero.simulator.rendering.culling import SLACK_M
-from services.libero.simulator.rendering.stage import Stage
+from fast_libero.rendering import layers
+from fast_libero.rendering.culling import SLACK_M
+from fast_libero.rendering.stage import Stage
 
 _GLASS_BELOW = 0.995  # opacity below which MuJoCo blends
 _MANY_TRIANGLES = 1000  # of a body; smaller bodies are rendered in a fraction of a millisecond
@@ -60,9 +60,10 @@ class Compositor:
         self._static = _static(stage)
         self._planes = np.flatnonzero(self._static & (stage.model.geom_type == mujoco.mjtGeom.mjGEOM_PLANE))
         self._shader = layers.CopyShader()
-        self._static_layers = {}  # per camera: its layer and the appearance that it was rendered with
-        self._mirror_layers = {}  # per camera: its layer and the scene that it was rendered from
-        self._resting = {}  # per camera: detects geoms at rest
+        # per camera: its layer, and the appearance or the scene that it was rendered from
+        self._static_layers: dict[int, tuple[layers.Layer, bytes]] = {}
+        self._mirror_layers: dict[int, tuple[layers.Layer, bytes]] = {}
+        self._resting: dict[int, RestDetector] = {}  # per camera: detects geoms at rest
 
     @staticmethod
     def supports(stage: Stage) -> bool:

@@ -9,9 +9,9 @@ import io
 import pickle
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-from numpy.core.multiarray import _reconstruct
 
 
 def _latin1(text: str, encoding: str) -> bytes:
@@ -21,6 +21,7 @@ def _latin1(text: str, encoding: str) -> bytes:
     return text.encode("latin1")
 
 
+_reconstruct = np.empty(0).__reduce__()[0]  # numpy 2 has moved it
 _ALLOWED = {
     ("numpy.core.multiarray", "_reconstruct"): _reconstruct,
     ("numpy._core.multiarray", "_reconstruct"): _reconstruct,
@@ -33,7 +34,7 @@ _ALLOWED = {
 class _ArrayUnpickler(pickle.Unpickler):
     """Resolves only the names that a plain numpy array needs."""
 
-    def find_class(self, module, name):
+    def find_class(self, module: str, name: str) -> Any:
         if (module, name) not in _ALLOWED:
             raise pickle.UnpicklingError(
                 f"{module}.{name} is not allowed; an init-state file must hold one array of floats"

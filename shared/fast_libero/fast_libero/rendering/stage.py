@@ -3,18 +3,29 @@
 import mujoco
 import numpy as np
 
-from services.libero.simulator.rendering.culling import Culling
+from fast_libero.rendering.culling import Culling
 
 # The fields that mjr_render reads, without those that it writes (transparent, camdist) or that are only names.
 _GEOM_NUMBERS = ("type", "dataid", "matid", "texcoord", "emission", "specular", "shininess", "reflectance")
 _GEOM_ARRAYS = ("size", "pos", "mat", "rgba")
-_LIGHT_NUMBERS = ("directional", "castshadow", "cutoff", "exponent")
+_LIGHT_KIND = "directional" if hasattr(mujoco.MjvLight, "directional") else "type"  # mujoco 3.2; later ones
+_LIGHT_NUMBERS = (_LIGHT_KIND, "castshadow", "cutoff", "exponent")
 _LIGHT_ARRAYS = ("pos", "dir", "attenuation", "ambient", "diffuse", "specular")
 _CAMERA_NUMBERS = (
     *("orthographic", "frustum_center", "frustum_width"),
     *("frustum_bottom", "frustum_top", "frustum_near", "frustum_far"),
 )
 _CAMERA_ARRAYS = ("pos", "forward", "up")
+# The parts of MjData that mjv_updateScene reads in LIBERO's scenes.
+_PLACES = (
+    *("xpos", "xmat", "xipos", "ximat", "geom_xpos", "geom_xmat", "site_xpos", "site_xmat"),
+    *("cam_xpos", "cam_xmat", "light_xpos", "light_xdir"),
+)
+
+
+def placement(data: mujoco.MjData) -> list[np.ndarray]:
+    """Return a copy of where everything of a simulation was at its last forward pass, for `Stage.place`."""
+    return [getattr(data, name).copy() for name in _PLACES]
 
 
 class Stage:
@@ -48,6 +59,12 @@ class Stage:
         mujoco.mj_kinematics(self.model, self.data)
         mujoco.mj_comPos(self.model, self.data)
         mujoco.mj_camlight(self.model, self.data)
+        self._camera.fixedcamid = camera
+
+    def place(self, camera: int, placed: list[np.ndarray]) -> None:
+        """Pose the model as in `placement` and select camera number `camera`."""
+        for name, values in zip(_PLACES, placed, strict=True):
+            getattr(self.data, name)[:] = values
         self._camera.fixedcamid = camera
 
     def update_scene(self, hidden: np.ndarray, reflect: bool) -> None:

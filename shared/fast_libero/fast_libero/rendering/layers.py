@@ -25,7 +25,7 @@ _COLOR_AND_DEPTH = GL.GL_COLOR_BUFFER_BIT | GL.GL_DEPTH_BUFFER_BIT
 class CopyShader:
     """The shader that restores layers. Raises RuntimeError or a GLError if the driver does not support it."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         from OpenGL.GL import shaders
 
         parts = ((_VERTEX, GL.GL_VERTEX_SHADER), (_FRAGMENT, GL.GL_FRAGMENT_SHADER))
@@ -94,7 +94,7 @@ def _samples_like(renderbuffer: int, samples: int, size: int) -> int:
     """Return a new multisampled texture in the format of `renderbuffer`, as needed for copying."""
     GL.glBindRenderbuffer(GL.GL_RENDERBUFFER, renderbuffer)
     internal_format = GL.glGetRenderbufferParameteriv(GL.GL_RENDERBUFFER, GL.GL_RENDERBUFFER_INTERNAL_FORMAT)
-    texture = GL.glGenTextures(1)
+    texture: int = GL.glGenTextures(1)
     GL.glBindTexture(GL.GL_TEXTURE_2D_MULTISAMPLE, texture)
     GL.glTexImage2DMultisample(GL.GL_TEXTURE_2D_MULTISAMPLE, samples, internal_format, size, size, True)
     GL.glBindTexture(GL.GL_TEXTURE_2D_MULTISAMPLE, 0)
