@@ -225,6 +225,14 @@ def test_the_verdict_is_a_sentence(difference, interval, words):
     assert "not for publication, not comparable" in verdict({**result, "assets": "kit", "warnings": ["x"]}, "en")
 
 
+def test_a_run_is_resumed_and_deleted_with_the_token_only(url):
+    """With one, by the control daemon: tests/host/test_control_daemon.py has its commands."""
+    for path in ("first", "goal-vla-1/resume", "goal-vla-1/delete"):
+        assert httpx.post(f"{url}/runs/{path}").status_code == 403, path
+    page = httpx.get(f"{url}/runs/goal-vla-1").text
+    assert "./lab runs --delete goal-vla-1" in page and "data-act" not in page
+
+
 def test_runs_that_cannot_be_paired_say_why(url):
     answer = httpx.get(f"{url}/runs/compare?a=goal-vla-1&b=object-vla-1")
     assert answer.status_code == 200 and "suite: libero_goal and libero_object" in answer.text

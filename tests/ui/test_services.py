@@ -299,6 +299,8 @@ def test_a_service_is_started_looked_at_and_stopped_by_keys(started, open_page):
     press("#do-replay[data-do=start]")  # which run it is to play back nobody has said
     assert "VLALAB_REPLAY_RUN" in shown.until("document.querySelector('#done details[open] pre').textContent", 240.0)
     press("#do-tensorboard[data-do=stop]")
+    shown.until("document.querySelector('#confirm').open")
+    press("#confirm [value=yes]")
     becomes("tensorboard", "down")
     shown.js("window.scrollTo(0, 0)")
     shown.scheme("dark")

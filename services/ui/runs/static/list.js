@@ -28,7 +28,6 @@ function filter() {
   timer = setTimeout(async () => {
     history.replaceState(null, "", `${location.pathname}?${query()}`);
     if (await draw(path(), rows)) showChosen();
-if (form.q.value !== form.q.defaultValue) filter(); // typed before this script came
   }, TYPING_MS);
 }
 
@@ -46,7 +45,6 @@ rows.addEventListener("change", ({ target }) => {
   if (target.checked) chosen.add(target.dataset.choose);
   else chosen.delete(target.dataset.choose);
   showChosen();
-if (form.q.value !== form.q.defaultValue) filter(); // typed before this script came
 });
 compare.addEventListener("click", () => {
   const [a, b] = chosen;

@@ -161,7 +161,8 @@ function camera(name) {
   if (there) return there;
   const figure = document.createElement("figure"), canvas = document.createElement("canvas");
   const caption = document.createElement("figcaption");
-  canvas.dataset.camera = caption.textContent = name;
+  canvas.dataset.camera = caption.title = name;
+  caption.textContent = name.includes("hand") ? say("camera_wrist") : name === "agentview" ? say("camera_front") : name;
   canvas.setAttribute("role", "img");
   canvas.setAttribute("aria-label", say("camera", { name }));
   figure.append(canvas, caption);
