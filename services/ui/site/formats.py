@@ -47,7 +47,8 @@ def duration(seconds: float | None, language: str) -> str:
     """Return a duration in its two largest units, like "1 h 5 min"; a dash for None."""
     if seconds is None:
         return DASH
-    rest, parts = round(seconds), []
+    rest = round(seconds)
+    parts: list[tuple[int, str]] = []
     for unit_s, unit in zip(UNITS_S, UNITS[language], strict=True):
         count, rest = divmod(rest, unit_s)
         if count or (parts and len(parts) < 2) or (unit_s == 1 and not parts):
