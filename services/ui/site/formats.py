@@ -47,7 +47,8 @@ def duration(seconds: float | None, language: str) -> str:
     """Return a duration in its two largest units, like "1 h 5 min"; a dash for None."""
     if seconds is None:
         return DASH
-    rest, parts = round(seconds), []
+    rest = round(seconds)
+    parts: list[tuple[int, str]] = []
     for unit_s, unit in zip(UNITS_S, UNITS[language], strict=True):
         count, rest = divmod(rest, unit_s)
         if count or (parts and len(parts) < 2) or (unit_s == 1 and not parts):
@@ -62,7 +63,6 @@ def date(at: float) -> Markup:
     return Markup('<time datetime="{}">{}</time>').format(exact, text)
 
 
-@pass_context
 def _duration(context: Context, seconds: float | None) -> str:
     return duration(seconds, context["language"])
 
@@ -75,5 +75,5 @@ def code(text: str) -> Markup:
 
 FILTERS = {
     "percent": percent, "interval": interval, "points": points, "number": number, "size": size, "date": date,
-    "duration": _duration,
+    "duration": pass_context(_duration),
 }  # fmt: skip
