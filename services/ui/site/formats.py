@@ -63,7 +63,6 @@ def date(at: float) -> Markup:
     return Markup('<time datetime="{}">{}</time>').format(exact, text)
 
 
-@pass_context
 def _duration(context: Context, seconds: float | None) -> str:
     return duration(seconds, context["language"])
 
@@ -76,5 +75,5 @@ def code(text: str) -> Markup:
 
 FILTERS = {
     "percent": percent, "interval": interval, "points": points, "number": number, "size": size, "date": date,
-    "duration": _duration,
+    "duration": pass_context(_duration),
 }  # fmt: skip
