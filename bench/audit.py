@@ -41,7 +41,7 @@ EXECUTED = 5
 def drawn_once(dataset: Dataset) -> Dataset:
     """Return the data set; its frames are drawn for the first audit only."""
     draw = functools.cache(dataset.frames)
-    dataset.frames = lambda episode, key, indices=(): draw(episode, key, tuple(indices))  # type: ignore[method-assign]
+    dataset.frames = lambda episode, key, indices=(): draw(episode, key, tuple(indices))
     return dataset
 
 
