@@ -23,7 +23,7 @@ from hub import grants, homes, limits, sandbox, store
 from lessons.exercises import NAMES
 from lessons.exercises.table import print_table
 
-PATIENCE_S = 180.0
+STOP_S, START_S = 180.0, 900.0  # as long as the hub waits for thirty servers on two cores
 GRADE_S = 900.0  # for one student's exercises
 MAX_REPORT = 1_000_000  # bytes
 # As the student, so that nothing is read that the student cannot read. `cd` in a shell fails: the path is root's.
@@ -120,12 +120,12 @@ def api(method: str, path: str, body: Any = None) -> Any:
     return answer.json() if answer.content and answer.status_code != 404 else None
 
 
-def repeat_until(is_done: Callable[[], Any], problem: str) -> None:
-    """Call a function until it returns true. Raises RuntimeError with the problem after PATIENCE_S."""
-    deadline = time.monotonic() + PATIENCE_S
+def repeat_until(is_done: Callable[[], Any], problem: str, patience_s: float) -> None:
+    """Call a function until it returns true. Raises RuntimeError with the problem after `patience_s`."""
+    deadline = time.monotonic() + patience_s
     while not is_done():
         if time.monotonic() > deadline:
-            raise RuntimeError(f"{problem} within {PATIENCE_S:.0f} s; see ./lab class logs")
+            raise RuntimeError(f"{problem} within {patience_s:.0f} s; see ./lab class logs")
         time.sleep(0.5)
 
 
@@ -152,7 +152,7 @@ def stop(name: str) -> Any:
                 api("DELETE", f"users/{name}/server")
         return not server_of(name)
 
-    repeat_until(is_gone, f"{name}'s server did not end")
+    repeat_until(is_gone, f"{name}'s server did not end", STOP_S)
     return choices
 
 
@@ -169,7 +169,7 @@ def restart(*names: str) -> None:
         if api("GET", f"users/{name}") is None:
             raise ValueError(f"{name} has never logged in, so there is no server to restart")
         api("POST", f"users/{name}/server", choices)
-        repeat_until(partial(is_ready, name), f"{name}'s server did not start")
+        repeat_until(partial(is_ready, name), f"{name}'s server did not start", START_S)
         print(f"{name}: restarted")
 
 
