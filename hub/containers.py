@@ -77,7 +77,7 @@ class ContainerSpawner(StudentSpawner, DockerSpawner):  # type: ignore[misc]  # 
         self.image, self.volumes = service["image"], volumes(account, settings)
         self.cmd = ["python", "-m", "vla_notebooks.student", "--of", name]
         self.extra_create_kwargs = {"user": f"{account.uid}:{account.uid}"}
-        self.extra_host_config = options(account, settings, service)
+        self.extra_host_config, self.cpu_limit = options(account, settings, service), None  # nano_cpus has it
         async with STARTING:
             address: tuple[str, int] = await super().start()
         return address
