@@ -136,8 +136,10 @@ def server_of(name: str) -> dict[str, Any]:
 
 
 def is_ready(name: str) -> bool:
-    """Return whether a student's server runs and answers."""
-    return bool(server_of(name).get("ready"))
+    """Return whether a student's server answers. Raises RuntimeError if its start failed."""
+    if not (server := server_of(name)):
+        raise RuntimeError(f"{name}'s server did not start; see ./lab class logs")
+    return bool(server.get("ready"))
 
 
 def stop(name: str) -> Any:
@@ -211,12 +213,7 @@ def grade(account: store.Account) -> dict[str, dict[str, str]]:
     homes.prepare(account, settings["disk_gb"])
     words = ["-m", "lessons.exercises.check", "--report", "--directory", target]
     try:
-        if settings["runtime"] == "docker":
-            from hub import containers
-
-            output = containers.run(account, settings, ["python", *words])
-        else:
-            output = in_sandbox(account, settings, [next(iter(settings["pythons"].values())), *words])
+        output = in_sandbox(account, settings, [next(iter(settings["pythons"].values())), *words])
         found = json.loads(output.splitlines()[-1])
         return {n: {k: str(found[n][k])[:300] for k in ("state", "mistake")} for n in NAMES if n in found}
     except (OSError, subprocess.TimeoutExpired, ValueError, IndexError, KeyError, TypeError):
