@@ -31,13 +31,6 @@ c.Authenticator.allow_all = True  # all accounts of the class; nobody else can l
 
 StudentSpawner.settings = settings
 c.JupyterHub.spawner_class = SandboxSpawner
-if settings["runtime"] == "docker":
-    from hub.containers import ContainerSpawner
-
-    c.JupyterHub.spawner_class = ContainerSpawner
-    c.DockerSpawner.network_name = settings["network"]
-    c.DockerSpawner.use_internal_ip = c.DockerSpawner.remove = True
-    c.DockerSpawner.pull_policy = "never"
 c.JupyterHub.concurrent_spawn_limit = 0  # `hub.spawners` lets them wait on their own page instead of an error
 c.Spawner.start_timeout = 900  # thirty servers on two cores
 c.Spawner.http_timeout = 180

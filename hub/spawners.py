@@ -1,4 +1,4 @@
-"""Students' notebook servers: what both runtimes share, and processes in the sandbox of `hub/sandbox.py`."""
+"""Students' notebook servers: what any has, and processes in the sandbox of `hub/sandbox.py`."""
 
 from __future__ import annotations
 

@@ -312,7 +312,7 @@ def test_a_class_of_an_older_lab_is_taken_over(room):
     """Settings that lack names and have an old one, no versions, and the database of JupyterHub 4."""
     room.lab("down")
     settings = json.loads((room.path / "settings.json").read_text())
-    old = {name: value for name, value in settings.items() if name not in ("runtime", "tmp_mb", "cert", "key")}
+    old = {name: value for name, value in settings.items() if name not in ("tmp_mb", "cert", "key")}
     (room.path / "settings.json").write_text(json.dumps({**old, "version": 1}))
     (room.path / "versions.json").unlink()
     database = f"sqlite:///{room.path}/hub.sqlite"

@@ -110,7 +110,7 @@ def jobs(slurm):
     return re.findall(r"JobState=(\w+) Reason=(\w+)", shown)
 
 
-def wait_for(condition, timeout_s=600.0):
+def wait_for(condition, timeout_s=1800.0):
     end = time.monotonic() + timeout_s
     while not (result := condition()):
         assert time.monotonic() < end

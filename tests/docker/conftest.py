@@ -39,7 +39,6 @@ ORDER = (
     "test_traces",
     "test_bundles",
     "test_gr00t",  # needs one of the last images
-    "test_class",  # and another
 )
 RUNTIME = ("--runtime", "docker")
 USER = ODD_USER if os.geteuid() == 0 else (os.getuid(), os.getgid())  # whom containers run as

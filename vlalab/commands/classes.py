@@ -16,20 +16,18 @@ from typing import Any
 
 from vlalab.commands import course
 from vlalab.description import compose, manifests
-from vlalab.engine import docker
 from vlalab.environments import venvs
 from vlalab.host import paths, state
 from vlalab.host.console import LabError, check_choices, status
-from vlalab.runtimes import containers, local, state_files
+from vlalab.runtimes import local, state_files
 from vlalab.runtimes.state_files import Instance
 
 NAME = "class"
 HUB, PROXY = "class-hub", "class-proxy"
 READY_S = 120.0
 UNIT = paths.HUB / "vla-class.service"
-NETWORK = "vla-class"  # of the containers
 DEFAULTS: dict[str, Any] = {
-    "runtime": "local", "environments": [], "host": "127.0.0.1", "port": 880, "hub_port": 0, "proxy_port": 0,
+    "environments": [], "host": "127.0.0.1", "port": 880, "hub_port": 0, "proxy_port": 0,
     "cert": "", "key": "", "policy": "", "memory_gb": 4.0, "cpus": 0.0, "processes": 400, "disk_gb": 5.0,
     "tmp_mb": 1024, "idle_min": 60.0,
 }  # fmt: skip
@@ -67,8 +65,7 @@ def up(changes: Mapping[str, Any]) -> str:
     home.mkdir(mode=0o700, parents=True, exist_ok=True)
     if not settings["hub_port"]:
         settings["hub_port"], settings["proxy_port"] = privileged_ports(2)
-    prepare = {"local": local_settings, "docker": container_settings}[settings["runtime"]]
-    settings |= {"volume": str(paths.volume()), **prepare(settings["environments"])}
+    settings |= {"volume": str(paths.volume()), **local_settings(settings["environments"])}
     text = json.dumps(settings, indent=1)
     state.write(home / "settings.json", text)
     if not (keys := home / "secrets.json").exists():
@@ -120,8 +117,6 @@ def check_settings(settings: Mapping[str, Any]) -> None:
             f"--host {settings['host']} would send passwords unencrypted; give --cert and --key, or remove --host and "
             f"put a proxy with TLS in front (docs/class.md)"
         )
-    if settings["runtime"] == "docker" and "//127.0.0.1" in settings["policy"]:
-        raise LabError(f"containers do not reach {settings['policy']}; give --policy an address of this machine")
     if os.geteuid() != 0:
         raise LabError("class requires root, which gives each student a user id of their own: sudo ./lab class up")
 
@@ -138,21 +133,6 @@ def local_settings(environments: Sequence[str]) -> dict[str, Any]:
         "hub_ip": "127.0.0.1", "pythons": {name: str(python) for name, python in pythons.items()},
         "code": [str(path) for path in code if str(path) != "/usr"], "python_path": paths.python_path(),
     }  # fmt: skip
-
-
-def container_settings(environments: Sequence[str]) -> dict[str, Any]:
-    """Create the containers' network; return the hub's address in it, and the services as Compose describes them."""
-    services = {name: manifests.notebooks()[name] for name in environments}
-    containers.prepare([compose.read()[service].environment_name for service in services.values()])
-    words = docker.compose_args(["config", "--format", "json", *services.values()])
-    described = json.loads(docker.run(words).stdout)["services"]
-    inspect = ["network", "inspect", "--format", "{{(index .IPAM.Config 0).Gateway}}", NETWORK]
-    if not (gateway := docker.run(inspect, check=False).stdout.strip()):
-        # Students' containers must not reach each other.
-        docker.run(["network", "create", "--opt", "com.docker.network.bridge.enable_icc=false", NETWORK])
-        gateway = docker.run(inspect).stdout.strip()
-    by_environment = {name: described[service] for name, service in services.items()}
-    return {"hub_ip": gateway, "network": NETWORK, "containers": by_environment}
 
 
 def proxy_command(settings: Mapping[str, Any], venv: Path) -> list[str]:
