@@ -54,7 +54,7 @@ class Flow:
 
 
 class Regression:
-    """Predicts the chunk directly. Between two valid actions it predicts the mean, which may be invalid."""
+    """Predicts the chunk directly, learned by absolute error: the median, which may lie between two valid actions."""
 
     def training_pair(self, chunk: Tensor, noise: Tensor, draw: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         return torch.zeros_like(chunk), torch.zeros_like(draw), chunk  # neither noise nor time matter

@@ -163,7 +163,9 @@ def look_at_all(run: Training) -> Looks:
 
 
 def loss_of(run: Training, index: Tensor) -> Tensor:
-    """Return this process's share of the mean squared error over the chunks that start at steps `index`.
+    """Return this process's share of the mean error over the chunks that start at steps `index`.
+
+    The error is absolute for regression, else squared.
 
     Random numbers are sampled for the whole batch before processes take their rows, so their number changes no result.
     """
