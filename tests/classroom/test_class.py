@@ -321,6 +321,5 @@ def test_a_class_of_an_older_lab_is_taken_over(room):
     taken = json.loads((room.path / "settings.json").read_text())
     assert taken == settings and "layout" in (room.path / "versions.json").read_text()
     assert list(room.path.glob("hub.sqlite.*"))  # the copy
-    page = room.log_in("ben", PASSWORD)
-    until_shown(page, "location.pathname === '/user/ben/lab'")
+    load_again(room, "ben")  # in the same session
     assert (room.home("ben") / "count").exists()
