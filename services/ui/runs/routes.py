@@ -222,7 +222,7 @@ def routes(site: Site, stores: Stores) -> list[BaseRoute]:
         Route("/runs/first", act, methods=["POST"]),
         Route("/runs/{name}/state", draw_run),
         Route("/runs/{name}/action", act),
-        Route("/runs/{name}/{what}", act, methods=["POST"]),
+        *(Route(f"/runs/{{name}}/{what}", act, methods=["POST"]) for what in ("resume", "delete")),
         Route("/runs/{name}", run_page),
         Route("/runs/{name}/episodes.csv", episodes_csv),
         Route("/runs/{name}/events", events),
