@@ -321,5 +321,6 @@ def test_a_class_of_an_older_lab_is_taken_over(room):
     taken = json.loads((room.path / "settings.json").read_text())
     assert taken == settings and "layout" in (room.path / "versions.json").read_text()
     assert list(room.path.glob("hub.sqlite.*"))  # the copy
-    load_again(room, "ben")  # in the same session
+    room.browsers["ben"].go(f"{room.url}/hub/spawn/ben")  # in the same session
+    load_again(room, "ben")
     assert (room.home("ben") / "count").exists()
