@@ -45,7 +45,7 @@ def kernel() -> list[str]:
 
 def import_path() -> str:
     """Returns what PYTHONPATH is for programs of this repository."""
-    shared = (str(directory) for directory in (ROOT / "shared").iterdir() if any(directory.glob("vla_*")))
+    shared = (str(directory) for directory in (ROOT / "shared").iterdir() if any(directory.glob("*/__init__.py")))
     return os.pathsep.join([str(ROOT), *shared])
 
 
