@@ -77,7 +77,7 @@ def test_a_container_has_no_rights_it_does_not_need(up, service):
 def test_the_page_reaches_its_steward_from_its_container(up):
     """As a user of its own, without the engine's socket; the machine tells its name, which no container has."""
     code = (
-        "import asyncio; from services.ui.lab import control_daemon;"
+        "import asyncio; from services.ui.services import control_daemon;"
         "print(asyncio.run(control_daemon.ask('/run/vla-lab-steward', '/status'))['status']['host'])"
     )
     asked = docker.run(["exec", up.container("ui")["Id"], "python", "-c", code])

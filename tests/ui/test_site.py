@@ -199,7 +199,7 @@ def test_durations_have_two_units(seconds, english, korean):
 
 
 def test_numbers_have_units_and_dates_a_zone(monkeypatch):
-    monkeypatch.setenv("TZ", "Asia/Seoul")
+    monkeypatch.setenv("TZ", "KST-9")  # without a database of zones, which images lack
     time.tzset()
     try:
         assert "1970-01-01 09:00 KST" in formats.date(0) and "+0900" in formats.date(0)
