@@ -157,9 +157,9 @@ def look_at_all(run: Training) -> Looks:
             inputs = (as_input(data.images[index]), words, state)
             images, words, state = (part.to(device) for part in inputs)
             looks = run.averaged.look(images, words, data.pad, state)
-            found.append((looks.answers.float().cpu(), looks.places.cpu()))
-    answers, places = (torch.cat(part) for part in zip(*found, strict=True))
-    return Looks(places.new_zeros(0), answers, places)
+            found.append(looks.places.cpu())
+    empty = torch.zeros(0)  # a network that learned from scenes acts on places alone
+    return Looks(empty, empty, torch.cat(found))
 
 
 def loss_of(run: Training, index: Tensor) -> Tensor:
@@ -176,7 +176,7 @@ def loss_of(run: Training, index: Tensor) -> Tensor:
     if looks is None:
         seen = [augmented(data.images[index], run.generator)]
     else:
-        seen = [looks.answers[index], looks.places[index]]
+        seen = [looks.places[index]]
     noise = torch.randn((len(index), draws, *chunk.shape[1:]), generator=run.generator)
     draw = torch.rand((len(index), draws), generator=run.generator)
     rows = slice(run.machine.rank, None, run.machine.world)
@@ -190,7 +190,7 @@ def loss_of(run: Training, index: Tensor) -> Tensor:
         if looks is None:
             memory = run.nn_model.observe(seen[0], words, data.pad, state)
         else:
-            memory = run.nn_model.encode(Looks(looks.cells, *seen), words, data.pad, state)
+            memory = run.nn_model.encode(replace(looks, places=seen[0]), words, data.pad, state)
         memory.tokens, memory.mask = (tensor.repeat_interleave(draws, 0) for tensor in (memory.tokens, memory.mask))
         predicted = run.nn_model.denoise(x.to(device), time_.to(device), memory)
     gap = predicted.float() - target.to(device)
