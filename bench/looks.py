@@ -34,7 +34,7 @@ from vlalab.host import paths
 ENVIRONMENT = "host"
 WORDINGS = Path(__file__).parent / "parts" / "wordings.json"
 PAIR = "0-9,20-29"  # of libero_object_pro: LIBERO's own places, then the swapped ones
-DEMONSTRATIONS, SCENES, NOISE = 200, 60, 0.2
+DEMONSTRATIONS, SCENES, NOISE = 200, 60, 0.6
 SEEDS = (0, 1, 2)
 ROWS = {  # settings of the trainer that each change one thing
     "all parts": (),

@@ -144,7 +144,7 @@ class MiniVLA(nn.Module):
         self.state = EmbedFC(shape.state, d) if shape.state else None
         self.encoder = Encoder(d, nn.ModuleList(encoder_block(d, shape.h) for _ in range(shape.layers)))
         self.action_in = nn.Linear(shape.action, d)
-        self.action_places = nn.Parameter(torch.randn(shape.chunk, d) * 0.02)
+        self.action_places = nn.Parameter(torch.randn(shape.chunk, d) * 0.5)  # smaller, they hardly differ for long
         self.time = EmbedFC(1, d)
         self.decoder = Decoder(d, nn.ModuleList(decoder_block(d, shape.h) for _ in range(shape.head_layers)))
         self.action_out = nn.Linear(d, shape.action)

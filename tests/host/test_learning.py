@@ -114,7 +114,7 @@ def test_a_dry_run_shows_the_four_programs_and_writes_nothing(volume, capsys, mo
     monkeypatch.setattr(learning.time, "monotonic", itertools.count(0, 60).__next__)  # s; a slow machine
     record, dataset, train, evaluate = (line for line in commands(capsys) if "--host" not in line)
     assert (
-        "record libero_object" in record and "--name mine --episodes 40 --noise 0.2 --starts wide --workers 1" in record
+        "record libero_object" in record and "--name mine --episodes 40 --noise 0.6 --starts wide --workers 1" in record
     )
     assert dataset.endswith("mine --format lerobot --size 128 --workers 1 --scenes 60")
     assert train.endswith("--data mine --name mine --size tiny --minutes 23.33 --draws=1")

@@ -144,11 +144,15 @@ def test_trajectory_drops_entire_steps():
     assert dropped["states"].tolist() == [[0], [2]] and dropped["views"].tolist() == [[0.5], [2.5]]
 
 
-def test_noise_moves_the_arm_within_its_range_and_spares_the_gripper():
+def test_pushes_last_some_steps_stay_in_range_and_spare_the_gripper():
     noise, action = Noise(ARM, 0.3, seed=5), np.array([0.9, 0, 0, 0, 0, 0, -1], np.float32)
-    noisy = np.array([noise(action) for _ in range(4000)])
+    noisy = np.array([noise(action) for _ in range(20_000)])
     assert noisy.dtype == np.float32 and np.abs(noisy).max() <= 1 and (noisy[:, 6] == -1).all()
-    assert noisy[:, 1:6].std() == pytest.approx(0.3, rel=0.1)
+    pushed = (noisy != action).any(1)
+    assert pushed.mean() == pytest.approx(4 / 28, rel=0.1)  # 24 steps without one, then 2 to 6 with it
+    assert noisy[pushed, 1:6].std() == pytest.approx(0.3, rel=0.1)
+    begins = np.flatnonzero(np.diff(noisy[:, 1]) != 0)  # a push is one vector
+    assert set(np.diff(begins[:-1])) > {2, 3, 4, 5, 6}
     again = Noise(ARM, 0.3, seed=5)
     assert np.array_equal(noisy[:3], [again(action) for _ in range(3)])
     assert Noise(ARM, 0.0, seed=5)(action) is action

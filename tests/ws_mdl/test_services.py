@@ -275,19 +275,21 @@ def run_cell(url: str, code: str, token: str = TOKEN) -> list[dict]:
 def _connect(url: str, kernel: str, token: str):
     """Return a WebSocket to a kernel that reports its state on it.
 
-    The kernel's status messages are published: what it sends before the server has subscribed is lost, and the server
-    does not wait for its subscription where the kernel is busy just then.
+    The kernel's status messages are published: what it sends before the server has subscribed is lost. A server that has
+    waited a minute for a kernel to start never subscribes that WebSocket, so another is opened.
     """
     import websocket
 
     where = f"{url.replace('http', 'ws')}/api/kernels/{kernel}/channels"
-    channel = websocket.create_connection(where, header=[f"Authorization: token {token}"], timeout=120)
-    end = time.monotonic() + 120
+    end = time.monotonic() + 300
     while time.monotonic() < end:
-        with suppress(TimeoutError):
-            list(_messages(channel, _send(channel, "kernel_info_request", {}), limit_s=2))
-            return channel
-    pytest.fail(f"kernel {kernel} does not report its state")
+        channel = websocket.create_connection(where, header=[f"Authorization: token {token}"], timeout=120)
+        for _ in range(10):
+            with suppress(TimeoutError):
+                list(_messages(channel, _send(channel, "kernel_info_request", {}), limit_s=2))
+                return channel
+        channel.close()
+    pytest.fail(f"the kernel does not report its state: {ask(f'{url}/api/kernels/{kernel}', token)}")
 
 
 def _execute(channel, code: str) -> str:

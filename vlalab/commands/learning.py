@@ -22,7 +22,7 @@ from vlalab.host.console import LabError, log_info
 
 MODEL = "minivla"
 SCENES = 60  # per demonstration: rearranged steps whose labels teach mini-VLA where things are
-NOISE = 0.2  # of the oracle's actions, so that demonstrations include recovery
+NOISE = 0.6  # pushes, so that demonstrations include recovery
 IMAGE_SIZE = 128  # pixels; mini-VLA's profile uses the same
 DEMONSTRATIONS_PER_MINUTE = 6  # per core, recorded and rendered; a lower bound
 DEMONSTRATION_SHARE = 1 / 3  # of the time budget

@@ -64,7 +64,7 @@ def record(
     """Record demonstrations for training, from start states that no evaluation uses; prints how many succeeded.
 
     ./lab record libero_goal --episodes 100 --name goal-oracle     repeat the command to resume
-    ./lab record libero_goal --name recovery --noise 0.2     with noise, and the oracle's corrections
+    ./lab record libero_goal --name recovery --noise 0.6     with pushes, and the oracle's corrections
     ./lab record libero_object --policy http://host:8000     successful episodes of any policy
     """
     policy = policy or manifests.benchmarks()[manifests.job_of(suite)].fallback

@@ -199,7 +199,7 @@ class RecordConfig(RunConfig):
         kind="recording",
     )  # fmt: skip
     noise: float = option(
-        0.0, "noise on executed movements, as a fraction of their range; the policy's own actions are stored",
+        0.0, "now and then push the arm, by this share of its range; the policy's own actions are stored",
         "[0, 1]", metavar="SHARE",
     )  # fmt: skip
     starts: Literal["suite", "wide"] = option(

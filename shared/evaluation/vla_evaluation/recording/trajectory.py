@@ -1,4 +1,4 @@
-"""The trajectory of a recorded episode, and the noise that is added to its actions: no process, no file."""
+"""The trajectory of a recorded episode, and the pushes that are added to its actions: no process, no file."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from vla_evaluation.benchmark import Environment
 
 FIRST_SEED = 2**31  # of recorded episodes; evaluation's profiles have small ones
 NOOP = 1e-4  # OpenVLA's bound of a no-op when it regenerates its data sets
-CORRELATION = 0.8  # with the last step's noise; white noise averages out before the arm moves
+PUSHED, PUSH_STEPS = 1 / 25, (2, 6)  # probability that a push begins at a step, and how long it lasts
 
 
 def seed_of(seed: int, task: int, episode: int) -> int:
@@ -25,24 +25,29 @@ def movement_mask(parts: Sequence[Part]) -> np.ndarray:
 
 
 class Noise:
-    """Noise of one episode on the movements of its actions: normal, `scale` of each part's range, correlated in time.
+    """Pushes on the movements of one episode's actions, so that demonstrations show how to recover.
 
-    x(t) = 0.8 x(t − 1) + 0.6 n(t), where n, and so x after some steps, has the deviation `scale`.
+    A push adds one vector to a few actions: normal, `scale` of each part's range. Between pushes the action is executed
+    as it is: steady noise would make the next action an answer to a velocity that no observation shows.
     """
 
     def __init__(self, parts: Sequence[Part], scale: float, seed: int):
         high = np.array([1.0 if part.high is None else part.high for part in parts for _ in range(part.size)])
         low = np.array([-1.0 if part.low is None else part.low for part in parts for _ in range(part.size)])
         self.low, self.high, self.scale = low, high, np.where(movement_mask(parts), scale * (high - low) / 2, 0.0)
-        self.rng, self.now = np.random.default_rng(seed), np.zeros(len(low))
+        self.rng, self.push, self.left = np.random.default_rng(seed), np.zeros(len(low)), 0
 
     def __call__(self, action: np.ndarray) -> np.ndarray:
-        """Return the action with noise, clipped to its range; unchanged without noise."""
+        """Return the action with the current push, clipped to its range; unchanged without one."""
         if not self.scale.any():
             return action
-        fresh = self.rng.normal(size=len(self.now)) * self.scale
-        self.now = CORRELATION * self.now + np.sqrt(1 - CORRELATION**2) * fresh
-        noisy = np.clip(action + self.now, self.low, self.high)
+        self.left = max(0, self.left - 1)
+        if not self.left and self.rng.random() < PUSHED:
+            self.left = int(self.rng.integers(*PUSH_STEPS, endpoint=True))
+            self.push = self.rng.normal(size=len(self.scale)) * self.scale
+        if not self.left:
+            return action
+        noisy = np.clip(action + self.push, self.low, self.high)
         return np.where(self.scale > 0, noisy, action).astype(np.float32)
 
 
