@@ -2,7 +2,7 @@
 
     ./lab bench looks [--options "--part pair --part object …"]
 
-Every policy is trained from nothing within --minutes of recording, rendering and training, and evaluated with
+Every policy is trained from nothing for at most --minutes, after recording and rendering, and evaluated with
 --episodes on the kit's assets. A part that is interrupted continues with the same command; finished steps are listed in
 logs/looks.json on the volume, and their results are not made again.
 
@@ -36,6 +36,7 @@ WORDINGS = Path(__file__).parent / "parts" / "wordings.json"
 PAIR = "0-9,20-29"  # of libero_object_pro: LIBERO's own places, then the swapped ones
 DEMONSTRATIONS, SCENES, NOISE = 200, 60, 0.6
 SEEDS = (0, 1, 2)
+BLIND = ("pictures=false", "epochs=20")
 ROWS = {  # settings of the trainer that each change one thing
     "all parts": (),
     "without free labels: the images learn from actions alone": ("looks=0",),
@@ -122,10 +123,9 @@ def wilson(rate: float, count: int) -> tuple[float, float]:
 
 
 def pair(looks: Looks) -> None:
-    minutes = looks.options.minutes / 3
     looks.demonstrate("looks-pair", "libero_object_pro", "--tasks", PAIR, "--instructions", "base")
-    for name, settings, target in (("seeing", (), ">=75"), ("blind", ("pictures=false",), "<=10")):
-        looks.train("looks-pair", f"pair-{name}", minutes, settings)
+    for name, settings, target in (("seeing", (), ">=75"), ("blind", BLIND, "<=10")):
+        looks.train("looks-pair", f"pair-{name}", looks.options.minutes, settings)
         run = looks.evaluate(f"pair-{name}", "libero_object_pro", 20, "--tasks", PAIR, "--instructions", "base")
         report(f"pair_{name}", run, target)
         if name == "seeing":
@@ -135,7 +135,7 @@ def pair(looks: Looks) -> None:
 def trained(looks: Looks, kind: str) -> str:
     """Return the seeing policy of a shuffled suite, trained on demonstrations from wide starts."""
     looks.demonstrate(f"looks-{kind}", BASES[kind], "--starts", "wide")
-    looks.train(f"looks-{kind}", f"{kind}-seeing", looks.options.minutes / 3)
+    looks.train(f"looks-{kind}", f"{kind}-seeing", looks.options.minutes)
     return f"{kind}-seeing"
 
 
@@ -145,7 +145,7 @@ def shuffled(looks: Looks, kind: str, seeing: str) -> None:
     report(f"{kind}_shuffled_seeing", run, seeing)
     for ablated, target in (("other-instruction", "<=15"), ("black-images", "none"), ("other-images", "none")):
         report(f"{kind}_shuffled_{ablated.replace('-', '_')}", f"{run}/ablations/{ablated}", target)
-    looks.train(f"looks-{kind}", f"{kind}-blind", looks.options.minutes / 3, ("pictures=false",))
+    looks.train(f"looks-{kind}", f"{kind}-blind", looks.options.minutes, BLIND)
     report(f"{kind}_shuffled_blind", looks.evaluate(f"{kind}-blind", suite, 10), "<=15")
 
 
@@ -229,9 +229,7 @@ PARTS = {
 def main() -> int:
     parser = flags(__doc__, "20 demonstrations, one minute and 20 episodes each: shows that all of it runs")
     parser.add_argument("--part", action="append", choices=PARTS, help="run this one; default: all")
-    parser.add_argument(
-        "--minutes", type=float, default=75, help="of training for a policy and its blind twin, times 3"
-    )
+    parser.add_argument("--minutes", type=float, default=60, help="of training for a policy")
     parser.add_argument("--row-minutes", type=float, default=15, help="of training for a row of `parts`")
     parser.add_argument("--demonstrations", type=int, default=DEMONSTRATIONS)
     parser.add_argument("--episodes", type=int, default=100, help="of an evaluation")
@@ -239,7 +237,7 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=len(SEEDS), help="of `parts`: the first ones")
     options = parser.parse_args()
     if options.quick:
-        options.demonstrations, options.minutes, options.row_minutes, options.episodes = 20, 3, 1, 20
+        options.demonstrations, options.minutes, options.row_minutes, options.episodes = 20, 1, 1, 20
     looks = Looks(options)
     if looks.log.exists():
         looks.finished = json.loads(looks.log.read_text())

@@ -42,7 +42,7 @@ class Config(RunSettings):
     batch_size: int = option(64, "observations", "[1, inf)")
     draws: int = option(2, "noise samples per observation in a batch; regression uses one", "[1, inf)")
     looks: int = option(20, "epochs of learning from the data set's scenes where things are; 0: none", "[0, inf)")
-    acts: int = option(40, "epochs of learning to act, after those of seeing", "[1, inf)")
+    acts: int = option(12, "epochs of learning to act, after those of seeing", "[1, inf)")
     lrate: float = option(8e-4, "peak; linear warm-up, then cosine decay to 0", "(0, inf)")
     warmup: int = option(200, "batches", "[0, inf)")
     weight_decay: float = option(1e-4, "AdamW's, on matrices and convolutions", "[0, inf)")

@@ -275,8 +275,8 @@ def run_cell(url: str, code: str, token: str = TOKEN) -> list[dict]:
 def _connect(url: str, kernel: str, token: str):
     """Return a WebSocket to a kernel that reports its state on it.
 
-    The kernel's status messages are published: what it sends before the server has subscribed is lost. A server that has
-    waited a minute for a kernel to start never subscribes that WebSocket, so another is opened.
+    The kernel's status messages are published: what it sends before the server has subscribed is lost. After a minute
+    of waiting for a kernel the server never subscribes that WebSocket, so another is opened.
     """
     import websocket
 
