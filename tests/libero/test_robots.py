@@ -59,7 +59,7 @@ def test_a_rollout_has_the_bits_of_robosuite_141(robosuite_141, libero_env, libe
     np.savez(file, start=start, actions=actions)
     paths = os.pathsep.join([str(robosuite_141), *filter(None, map(str, sys.path))])
     command = [sys.executable, "-m", "tests.libero.stock_141", libero_assets, tmp_path, suite, str(index), file]
-    # Without a limit of its own: on a busy machine the stock loop took over 200 s; pytest's faulthandler_timeout ends it.
+    # Without a limit of its own: on a busy machine the stock loop takes over 200 s. faulthandler_timeout ends a hang.
     done = subprocess.run(command, cwd=ROOT, env={**os.environ, "PYTHONPATH": paths}, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-2000:]
     stock, ends = np.load(file), {}
