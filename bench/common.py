@@ -152,7 +152,7 @@ def program(
         process = subprocess.Popen(command, cwd=ROOT, env=env, stdout=output, stderr=output)
     try:
         end = time.monotonic() + 300.0
-        while not (match := re.search(rf"{ready_text} (http://[\w.:]+)", log.read_text())):
+        while not (match := re.search(rf"{ready_text} ((?:http|ws)://[\w.:]+)", log.read_text())):
             if process.poll() is not None or time.monotonic() > end:
                 raise RuntimeError(f"{arguments[0]} did not start:\n{log.read_text()}")
             time.sleep(0.1)

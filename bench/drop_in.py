@@ -4,7 +4,9 @@
 
 An episode is a reset, `set_init_state`, ten steps of waiting and --steps actions (a wandering arm). The loops differ in
 which images they read: openpi's reads both after the wait, LeRobot's both at every step, OpenVLA's agentview. All sides
-execute the same actions in turns in one process; a difference of any state or image read ends the run.
+execute the same actions in turns in one process; a difference of any state or image read ends the run. Then two
+Gymnasium environments step in one process and in two, by the clock, unless --processor-time is set: on a machine that
+does other work this says nothing.
 """
 
 from __future__ import annotations
@@ -85,6 +87,29 @@ def measure(task: suites.Task, name: str, episodes: int, actions: list[list[floa
     return seconds, len(first)
 
 
+def measure_vectorised(suite: str, task: int, steps: int, rounds: int) -> float:
+    """Return how much faster two environments step in two processes than in one."""
+    import gymnasium
+
+    import fast_libero.gym  # noqa: F401  registers the ids
+
+    modes = ("async", "sync")  # processes start before this one has a GL context
+    envs = {
+        mode: gymnasium.make_vec(
+            f"fast_libero/{suite}-v0", num_envs=2, vectorization_mode=mode, task=task, max_episode_steps=2**31
+        )
+        for mode in modes
+    }
+    for env in envs.values():
+        env.reset(seed=0)
+    actions = np.repeat(np.array(smooth_actions(steps), np.float32)[:, None], 2, axis=1)
+    sides = {mode: (lambda env=envs[mode]: [env.step(action) for action in actions]) for mode in ("sync", "async")}
+    seconds = interleaved(sides, rounds, f"{suite}, two environments: {steps} steps of each")
+    for env in envs.values():
+        env.close()
+    return seconds.ratio("sync", "async")
+
+
 def main() -> None:
     parser = flags(__doc__ or "", "one episode of 20 steps per loop and suite")
     parser.add_argument("--assets", help="kit, official or a directory; default: as in an evaluation")
@@ -118,6 +143,10 @@ def main() -> None:
             for side, values in ratios.items():
                 figure(f"drop_in_{name}_{side}", float(np.mean(values)), "x", targets[side])
         figure("drop_in_equal_episodes", compared, "", ">=40")
+        if not args.processor_time:
+            suite = args.suites.split(",")[0]
+            ratio = measure_vectorised(suite, args.task, steps, episodes)
+            figure("drop_in_two_processes", ratio, "x", ">=1.8" if source.kind == "kit" else ">=1.5")
 
 
 if __name__ == "__main__":

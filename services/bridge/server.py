@@ -36,6 +36,7 @@ from vla_evaluation.actions import Actions, PolicyFault
 
 log = logging.getLogger("vla_contract")
 MAX_CLIENTS = 64
+PING_TIMEOUT_S = 600.0  # vla-eval's client answers no ping while its simulator builds a scene or steps
 PROBES = ("/healthz", "/readyz", "/health")  # openpi's, the lab's, vla-eval's
 OPENPI = ""
 BAD_MESSAGE, FAILED = 1007, 1011  # websocket close codes
@@ -182,7 +183,7 @@ def listen(door: BridgeServer, host: str, port: int) -> serve:
     """Return the server; use it with `async with`."""
     return serve(
         door.attend, host, port, process_request=door.admit, compression=None, max_size=MAX_BYTES, max_queue=2,
-        server_header=None,
+        ping_timeout=PING_TIMEOUT_S, server_header=None,
     )  # fmt: skip
 
 

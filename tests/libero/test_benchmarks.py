@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bench import batching, drop_in, fair, peer, plus, pro, sim, wire
+from bench import batching, drop_in, fair, peer, plus, pro, programs, sim, wire
 from bench import eval as eval_bench
 from bench.common import served
-from bench.parts import perturbed
+from bench.parts import perturbed, recorded_program
 from services.libero.simulator import pro as pro_suites
 from services.libero.simulator import suites
 from tests.calls import count_calls
@@ -184,3 +184,43 @@ def test_gpu_compares_frames_of_two_renderers(tmp_path):
     figures = run_gpu_parts(tmp_path, "egl_cpu")["egl_cpu"]["figures"]
     values = {figure["name"]: figure["value"] for figure in figures}
     assert values["gpu_egl_pixels_differ_8"] == 0 and values["gpu_egl_over_llvmpipe"] > 0
+
+
+def test_programs_runs_libero_on_one_side_and_the_package_on_the_other(libero_runtime, tmp_path, monkeypatch):
+    """A program of a few lines in the place of another project's; a difference is reported with its call."""
+    from libero.libero.envs import env_wrapper
+
+    task = suites.load_suite("libero_object").tasks[0]
+    (tmp_path / "main.py").write_text("from libero.libero.envs import OffScreenRenderEnv\n")
+    for name in ("reset", "set_init_state", "step"):  # are the original ones after this test
+        monkeypatch.setattr(env_wrapper.ControlEnv, name, getattr(env_wrapper.ControlEnv, name))
+    original = dict(vars(env_wrapper.ControlEnv))
+    records = {}
+    for side in ("stock", "fast"):
+        for name in ("reset", "set_init_state", "step"):
+            monkeypatch.setattr(env_wrapper.ControlEnv, name, original[name])
+        recorder = recorded_program.Recorder(steps=1)
+        recorder.attach(env_wrapper.ControlEnv)
+        program = recorded_program.module(f"program_{side}", tmp_path / "main.py", side)
+        env = program.OffScreenRenderEnv(bddl_file_name=str(task.bddl_path), camera_heights=64, camera_widths=64)
+        env.seed(0)
+        env.reset()
+        env.set_init_state(suites.init_states(task)[0])
+        ends = [env.step([0.5, 0, 0, 0, 0, 0, -1])[2] for _ in range(recorded_program.WAIT + 1)]
+        env.close()
+        assert ends == [False] * recorded_program.WAIT + [True]
+        records[side] = recorder.record()
+    stock, fast = records.values()
+    assert "fast_libero.problem" in fast["problems"] and "fast_libero.problem" not in stock["problems"]
+    assert len(stock["calls"]) == recorded_program.WAIT + 3 and programs.difference(stock, fast) == ""
+    fast["calls"][5] = fast["calls"][5] | {"images": "other"}
+    assert programs.difference(stock, fast) == "call 5 (step): images differ"
+
+
+def test_a_policy_of_bytes_answers_every_pixel_differently():
+    policy, images = programs.BytesPolicy(), {"agentview": np.zeros((8, 8, 3), np.uint8)}
+    first = Observation(images, np.zeros(8, np.float32), "go", "s", 0)
+    [answer], [again] = policy.act([first]), policy.act([first])
+    assert np.array_equal(answer.actions, again.actions) and answer.actions.shape == (programs.HORIZON, 7)
+    images["agentview"][3, 3, 0] = 1
+    assert not np.array_equal(answer.actions, policy.act([first])[0].actions)
