@@ -188,6 +188,26 @@ def choose_example(shown, instruction):
     shown.until("!!document.querySelector('#picture img')?.naturalWidth")
 
 
+def test_the_simulators_frame_is_taken_with_its_instruction(page_over, open_page):
+    """The simulator's page leaves it in the tab's storage; a policy with one more camera gets both images."""
+    policy = HandPolicy()
+    shown = open_page(page_over(policy))
+    pixels = "Object.assign(document.createElement('canvas'), { width: 32, height: 24 }).toDataURL()"
+    shown.js(
+        f"sessionStorage.setItem('vlalab-frame', JSON.stringify({{first: 'agentview', instruction: 'go on',"
+        f" pictures: {{agentview: {pixels}, {WRIST}: {pixels}}}}}))"
+    )
+    shown.go(shown.js("location.href"))
+    shown.until(
+        "document.querySelector('#picture_2 img')?.naturalWidth == 32 && !document.querySelector('#ask').disabled"
+    )
+    assert "enter it below" in shown.js("document.querySelector('#picture-said').innerText"), "the state is not known"
+    shown.click("#ask")
+    shown.until(f"{VALUES}.length == 7")
+    assert policy.asked[-1].instruction == "go on" and len(policy.asked[-1].images) == 2
+    assert shown.js("sessionStorage.getItem('vlalab-frame')") is None
+
+
 @pytest.mark.parametrize("first", ["policy", "example"])
 def test_an_example_chooses_its_suites_key(first, page_over, open_page):
     """Also where the example was chosen before the policy had come up."""
