@@ -109,9 +109,9 @@ def paint(page: browser.Browser, address: str) -> tuple[float, float]:
 def look(url: str, number: int, rounds: int) -> list[int]:
     """Return the statuses of the answers to one user, who watches a run and opens pages."""
     run = f"/runs/libero_goal-vla-{number + 1}"
-    with httpx.Client(base_url=url, timeout=120.0) as client, client.stream("GET", f"{run}/events") as events:
-        paths = ("/", "/runs", run, "/static/site/site.css")
-        return [events.status_code, *(client.get(path).status_code for _ in range(rounds) for path in paths)]
+    with httpx.Client(base_url=url, timeout=120.0) as client:
+        paths = ("/", "/runs", run, f"{run}/state", "/static/site/site.css")
+        return [client.get(path).status_code for _ in range(rounds) for path in paths]
 
 
 if __name__ == "__main__":

@@ -7,13 +7,15 @@
 | `GET /status` | `./lab status --json`, and each service's last action through this daemon |
 | `GET /doctor`, `POST /doctor` | the doctor's last report; run the doctor |
 | `GET /services/NAME/log` | the end of a log, without secrets |
-| `POST /services/NAME/start`, `…/stop` | `./lab up NAME`, `./lab down NAME` |
+| `POST /services/NAME/start`, `…/stop`, `…/audit` | `./lab up NAME`, `./lab down NAME`, `./lab audit NAME` |
+| `GET /services/NAME/action` | how far that is |
 | `POST /runs/first` | evaluate the oracle: `./lab eval` |
 | `POST /runs/NAME/resume`, `GET /runs/NAME/action` | `./lab eval … --resume NAME`; how far that is |
 | `POST /runs/NAME/delete` | `./lab runs --delete NAME --yes` |
+| `POST /data/NAME/check`, `GET /data/NAME/action` | `./lab dataset NAME --check`; how far that is |
 
-No route takes a body or a query. The only inputs to a command line are the names of a service in compose.yaml and of a
-run on the volume, and that run's settings, each checked; no shell is used.
+No route takes a body or a query. The only inputs to a command line are the names of a service in compose.yaml, of a
+run and of a data set on the volume, and that run's settings, each checked; no shell is used.
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ from socketserver import ThreadingMixIn, UnixStreamServer
 from typing import Any
 
 from vlalab.commands import evaluation, lifecycle, support
-from vlalab.description import compose, manifests, runs
+from vlalab.description import compose, datasets, manifests, runs
 from vlalab.engine import docker, volumes
 from vlalab.host import paths, secrets, state
 from vlalab.host.console import log_info, unknown
@@ -102,8 +104,11 @@ class ControlDaemon:
                 return self._begin("first", "run", ["eval", *first_arguments()])
             case ("POST", "runs", name, "resume"):
                 return self._begin("resume", f"run {name}", ["eval", *resume_arguments(require_run(name))])
-            case ("GET", "runs", name, "action"):
-                action = self._actions.get(f"run {name}", {})
+            case ("POST", "data", name, "check"):
+                return self._begin("check", f"data {name}", ["dataset", require_dataset(name), "--check"])
+            case ("GET", "services" | "runs" | "data" as kind, name, "action"):
+                key = name if kind == "services" else f"{kind.removesuffix('s')} {name}"
+                action = self._actions.get(key, {})
                 return {**action, "output": safe(action["output"], current_secrets())} if action else {}
             case ("POST", "runs", name, "delete"):
                 output, error = run("runs", "--delete", require_run(name), "--yes", seconds=DELETE_S)
@@ -138,7 +143,7 @@ class ControlDaemon:
         with self._lock:
             running = [action["service"] for action in self._actions.values() if action["ended"] is None]
             if name in running:
-                raise RequestError(409, f"{name} is already being started, stopped or audited; wait until that is done")
+                raise RequestError(409, f"{name} is busy with another action; wait until that is done")
             if len(running) >= MAX_ACTIONS:
                 raise RequestError(429, f"{MAX_ACTIONS} actions are under way; wait until one is done")
             action = {"service": name, "what": verb, "began": time.time(), "ended": None, "code": None, "output": ""}
@@ -184,6 +189,13 @@ def require_run(name: str) -> str:
     """Return the name of a run on the volume. Raises RequestError for any other."""
     if name not in (names := runs.runs()):
         raise RequestError(404, unknown("run", name[:80], names))
+    return name
+
+
+def require_dataset(name: str) -> str:
+    """Return the name of a data set on the volume. Raises RequestError for any other."""
+    if name not in (names := datasets.available()) or name.startswith("-"):  # a container may have made it
+        raise RequestError(404, unknown("data set", name[:80], names))
     return name
 
 

@@ -27,8 +27,7 @@ def question(draw: random.Random, secret: Path) -> Body:
     """Return a request to the page that asks a policy: a form of any fields, or a path that leads elsewhere."""
     paths = (str(secret), f"file://{secret}", f"../../../../../..{secret}", "/dev/zero", "/proc/self/environ")
     if draw.random() < 0.35:
-        base = draw.choice(("/look?example=", "/look?policies=", "/look?state=", "/examples/", "/static/", "/config?",
-                            "/gradio_api/file="))  # fmt: skip
+        base = "/state?" + draw.choice(("example=", "policies=", "state=")) if draw.random() < 0.5 else "/audit/"
         value = draw.choice((*paths, quote(str(secret), safe=""), "x", "http://127.0.0.1:1/", "a" * 2000))
         return Body(f"/ask{base}{value}", b"", "", "get", draw.choice(("GET", "GET", "HEAD", "POST")))
     token = [*paths, *(json.dumps(value, default=str) for value in HOSTILE if not isinstance(value, bytes))]
@@ -45,7 +44,7 @@ def question(draw: random.Random, secret: Path) -> Body:
         text = draw.choice((cut, flip))(text, draw)
     form = "multipart/form-data; boundary=x"
     media = draw.choice((form, form, form, "multipart/form-data", JSON, "text/plain"))
-    return Body(f"/ask/{draw.choice(('act', 'act', 'picture', 'look'))}", text, media, "question")
+    return Body(f"/ask/{draw.choice(('act', 'act', 'state'))}", text, media, "question")
 
 
 def stranger(draw: random.Random, secret: Path) -> Body:

@@ -36,7 +36,8 @@ esac
 SERVICE = Path(__file__).with_name("small_service.py")
 ROUTES = [("GET", "/status"), ("GET", "/doctor"), ("POST", "/doctor"), ("GET", "/services/small/log"),
           *(("POST", f"/services/small/{verb}") for verb in daemon.VERBS), ("POST", "/runs/first"),
-          ("POST", "/runs/goal-1/resume"), ("GET", "/runs/goal-1/action"), ("POST", "/runs/goal-1/delete")]  # fmt: skip
+          ("POST", "/runs/goal-1/resume"), ("GET", "/runs/goal-1/action"), ("POST", "/runs/goal-1/delete"),
+          ("POST", "/data/goal-set/check"), ("GET", "/data/goal-set/action")]  # fmt: skip
 NAMES = ("nobody", "", "..", "%2e%2e", "../oracle", "--help", "oracle;id", "$(id)", "oracle%20", "libero", "x" * 5000)
 
 
@@ -206,6 +207,16 @@ def test_a_run_is_resumed_with_its_settings_and_deleted(run, served, clone):
     ]
 
 
+def test_a_data_set_is_checked_by_name(run, served, clone):
+    for name in ("goal-set", "--help"):  # a container may have made the second one
+        (run.parents[1] / "datasets" / name / "meta").mkdir(parents=True)
+    assert {Asked(served).ask(f"/data/{name}/check", "POST")[0] for name in NAMES} == {404}
+    assert Asked(served).ask("/data/goal-set/check", "POST")[0] == 200
+    ended(served, "data goal-set")
+    assert Asked(served).ask("/data/goal-set/action")[1]["code"] == 0
+    assert [line for line in asked_of(clone) if not line.startswith("status")] == ["dataset goal-set --check"]
+
+
 @pytest.mark.parametrize(
     "change",
     [
@@ -231,7 +242,7 @@ def test_one_action_at_a_time_for_a_service(served, clone):
         assert Asked(served).ask("/services/oracle/start", "POST")[0] == 200
         for what in ("start", "stop"):
             status, told = Asked(served).ask(f"/services/oracle/{what}", "POST")
-            assert status == 409 and "oracle is already being started" in told["detail"]
+            assert status == 409 and "oracle is busy" in told["detail"]
         assert action_of(served, "oracle")["ended"] is None
     finally:
         hold.unlink()

@@ -1,5 +1,6 @@
 """An application of any kind on a loopback port, in a thread of this process; the page as a program of its own."""
 
+import json
 import os
 import socket
 import subprocess
@@ -8,7 +9,9 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
+from socketserver import ThreadingMixIn, UnixStreamServer
 
 import httpx
 import uvicorn
@@ -16,6 +19,7 @@ from fastapi import FastAPI
 
 from vla_contract.server.serving import address, listen, uvicorn_config
 
+SECRET = "of-the-steward"
 ROOT = Path(__file__).resolve().parents[2]
 SHARED = (ROOT / "shared" / name for name in ("common", "contract", "evaluation", "datasets", "fast_libero"))
 ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (ROOT, *SHARED)))}
@@ -98,3 +102,39 @@ def address_of(process: subprocess.Popen) -> str:
         except httpx.ConnectError:
             time.sleep(0.1)
     raise TimeoutError(f"nobody answers at {url}")
+
+
+class Answers(ThreadingMixIn, UnixStreamServer):
+    """A steward that tells what a test says, on a real socket."""
+
+    daemon_threads = True
+
+
+@contextmanager
+def steward(directory: Path, tells: dict):
+    """Answers in that folder while the block runs; gives a list of what was asked."""
+    asked = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append(f"{self.command} {self.path}")
+            known = self.headers["authorization"] == f"Bearer {SECRET}"
+            status, told = tells.get(asked[-1], (404, {"detail": "no such route"})) if known else (401, {})
+            body = json.dumps(told).encode()
+            self.send_response(status)
+            self.send_header("content-length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        do_POST = do_GET
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    (directory / "secret").write_text(SECRET)
+    opened = os.open(directory, os.O_PATH)
+    with Answers(f"/proc/self/fd/{opened}/socket", Handler) as server:
+        threading.Thread(target=server.serve_forever, args=[0.02], daemon=True).start()
+        yield asked
+        server.shutdown()
+    os.close(opened)

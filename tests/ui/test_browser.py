@@ -67,7 +67,7 @@ def test_a_page_whose_connection_was_lost_reports_it_and_continues(page_over, op
     """A browser drops what it is loading when the machine's network changes: a container that starts will do."""
     shown = open_page(page_over(SeeingPolicy()))
     shown.until("!document.querySelector('#ask').disabled")
-    shown.do("Network.setBlockedURLs", urls=["*/ask/look*"])
+    shown.do("Network.setBlockedURLs", urls=["*/ask/state*"])
     shown.until("!document.querySelector('#lost').hidden")
     shown.do("Network.setBlockedURLs", urls=[])
     shown.until("document.querySelector('#lost').hidden")
@@ -78,8 +78,8 @@ def test_what_a_user_chose_stays_while_the_policy_says_the_same(page_over, open_
     shown = open_page(page_over(SeeingPolicy(suites=("libero_goal",), image_hw=(224, 224))))
     shown.until(f"{box}.checked")
     shown.click("#as-libero input")
-    looks = [address for address in shown.requests if "/look?" in address]
-    while len([address for address in shown.requests if "/look?" in address]) < len(looks) + 3:
+    looks = [address for address in shown.requests if "/state?" in address]
+    while len([address for address in shown.requests if "/state?" in address]) < len(looks) + 3:
         assert not shown.js(f"{box}.checked")
         time.sleep(0.1)
 
@@ -88,23 +88,23 @@ def test_what_a_user_chose_stays_while_the_policy_says_the_same(page_over, open_
 def test_two_policies_that_are_chosen_answer_side_by_side(width, serve_policy, serve_page, open_page):
     others = {"seeing": serve_policy(SeeingPolicy()), "far": serve_policy(FarPolicy(unnorm_keys=()))}
     shown = open_page(serve_page(others["seeing"], others=others), width=width)
-    for name in others:
-        shown.until(f"!!document.querySelector('#policies [value={name}]')")
-        shown.click(f"#policies [value={name}]")
+    shown.until(
+        "document.querySelector('#policies [value=seeing]')?.checked && !document.querySelector('#ask').disabled"
+    )
+    shown.click("#policies [value=far]")
     choose_example(shown, "put the bowl on the plate")
     shown.until("document.querySelector('#unnorm-key select')?.value == 'libero_goal'")
     shown.click("#ask")
     shown.until("document.querySelectorAll('#numbers section').length == 2")
     assert shown.js("[...document.querySelectorAll('#numbers h2')].map(name => name.innerText)") == list(others)
-    assert shown.js("document.querySelectorAll('#numbers section figure svg').length") == 6
+    assert shown.js("document.querySelectorAll('#numbers section figure svg').length") == 4
     assert judged(shown) == [] and shown.errors == []
 
 
 def test_the_page_is_in_korean_for_who_reads_the_site_so(page_over, open_page):
     shown = open_page(page_over(HandPolicy()) + "/?language=ko", width=400)
     shown.until(
-        "document.querySelector('#policy')?.innerText.includes('준비됨')"
-        " && !document.querySelector('#picture_2').hidden"
+        "document.querySelector('#policy')?.innerText.includes('준비됨') && !!document.querySelector('#picture_2')"
     )
     shown.until("!document.querySelector('#ask').disabled && document.querySelector('#ask').innerText == '물어보기'")
     assert shown.js("document.documentElement.lang") == "ko"
@@ -128,7 +128,7 @@ def test_a_policy_with_two_cameras_and_a_state_has_fields_for_them(
     others = {"hand": serve_policy(hand), "seeing": serve_policy(seeing)}
     shown = open_page(serve_page(others["hand"], others=others), width=width)
     state = "document.querySelector('#state textarea')"
-    shown.until(f"{state}.value.includes('position (m): ') && !document.querySelector('#picture_2').hidden")
+    shown.until(f"{state}.value.includes('position (m): ') && !!document.querySelector('#picture_2')")
     shown.until("!document.querySelector('#ask').disabled")
     choose_example(shown, "put the bowl on the plate")
     shown.until("!!document.querySelector('#picture_2 img')?.naturalWidth")
@@ -143,9 +143,8 @@ def test_a_policy_with_two_cameras_and_a_state_has_fields_for_them(
     shown.until("document.querySelector('#picture_2 img')?.naturalWidth == 80")
     shown.js(f"{state}.focus(), {state}.select()")
     shown.do("Input.insertText", text="position (m): 0.25 0 1\nrotation (rad): 0 0 0\nfingers (m): 0 0")
-    for name in others:
-        shown.until(f"!!document.querySelector('#policies [value={name}]')")
-        shown.click(f"#policies [value={name}]")
+    shown.until("document.querySelector('#policies [value=hand]')?.checked && !document.querySelector('#ask').disabled")
+    shown.click("#policies [value=seeing]")
     shown.click("#ask")
     shown.until("document.querySelectorAll('#numbers section').length == 2")
     assert shown.js(VALUES)[:6] == [0.25, 0, 1, 1, 0, 0], "the state and the picture that were given by hand"
@@ -189,6 +188,26 @@ def choose_example(shown, instruction):
     shown.until("!!document.querySelector('#picture img')?.naturalWidth")
 
 
+def test_the_simulators_frame_is_taken_with_its_instruction(page_over, open_page):
+    """The simulator's page leaves it in the tab's storage; a policy with one more camera gets both images."""
+    policy = HandPolicy()
+    shown = open_page(page_over(policy))
+    pixels = "Object.assign(document.createElement('canvas'), { width: 32, height: 24 }).toDataURL()"
+    shown.js(
+        f"sessionStorage.setItem('vlalab-frame', JSON.stringify({{first: 'agentview', instruction: 'go on',"
+        f" pictures: {{agentview: {pixels}, {WRIST}: {pixels}}}}}))"
+    )
+    shown.go(shown.js("location.href"))
+    shown.until(
+        "document.querySelector('#picture_2 img')?.naturalWidth == 32 && !document.querySelector('#ask').disabled"
+    )
+    assert "enter it below" in shown.js("document.querySelector('#picture-said').innerText"), "the state is not known"
+    shown.click("#ask")
+    shown.until(f"{VALUES}.length == 7")
+    assert policy.asked[-1].instruction == "go on" and len(policy.asked[-1].images) == 2
+    assert shown.js("sessionStorage.getItem('vlalab-frame')") is None
+
+
 @pytest.mark.parametrize("first", ["policy", "example"])
 def test_an_example_chooses_its_suites_key(first, page_over, open_page):
     """Also where the example was chosen before the policy had come up."""
@@ -212,14 +231,12 @@ def test_an_example_chooses_its_suites_key(first, page_over, open_page):
 
 def test_what_is_not_an_image_leaves_no_broken_one_behind(page_over, open_page, picture, tmp_path):
     (tmp_path / "notes.png").write_text("no picture at all")
-    with Image.open(picture) as image:
-        image.save(tmp_path / "table.tiff")  # a picture, but not to browsers
     shown = open_page(page_over(SeeingPolicy(suites=("libero_goal",))))
     shown.until("!!document.querySelector('#policy .good')")
     shown.upload("#picture input[type=file]", tmp_path / "notes.png")
     shown.until("document.querySelector('#picture-said')?.innerText.includes('cannot be used')")
     shown.until("document.querySelector('#picture img').hidden")
-    shown.upload("#picture input[type=file]", tmp_path / "table.tiff")
+    shown.upload("#picture input[type=file]", picture)
     shown.until("document.querySelector('#picture img')?.naturalWidth == 320")
     shown.until("!document.querySelector('#picture-said [role=alert]')")
     broken = "image => image.src && image.complete && !image.naturalWidth"
@@ -239,8 +256,9 @@ def test_what_cannot_be_taken_gets_words_and_the_page_continues(stack, serve_pag
         shown.until("document.querySelector('#picture-said').innerText.includes('200.0 MB; upload at most 20 MB')")
         for name, words in {"bomb.png": "40 megapixels", "drawing.svg": "upload PNG", "cut.png": "readable"}.items():
             shown.upload("#picture input[type=file]", tmp_path / name)
-            shown.until(f"document.querySelector('#picture-said')?.innerText.includes({words!r})")
-            shown.until("!!document.querySelector('#picture input[type=file]')")
+            shown.type("#instruction input", "go")
+            shown.click("#ask")
+            shown.until(f"document.querySelector('#asked')?.innerText.includes({words!r})")
         fill_and_ask(shown, picture, "go")
     shown.click("#ask")
     shown.until("document.querySelector('#numbers [role=alert]')?.innerText.includes('No policy responds')")
@@ -259,7 +277,8 @@ def test_a_full_disk_is_reported_and_passes(serve_policy, serve_page, open_page,
     shown = open_page(serve_page(serve_policy(SeeingPolicy(unnorm_keys=()))))
     shown.until("!document.querySelector('#ask').disabled")
     shown.upload("#picture input[type=file]", tmp_path / "large.png")
-    shown.until("document.querySelector('#picture-said').innerText.includes('disk of this machine is full')")
+    shown.click("#ask")
+    shown.until("document.querySelector('#numbers').innerText.includes('disk of this machine is full')")
     assert list(small_disk.rglob("*.png")) == [], "a part of it is left"
     monkeypatch.setattr(tempfile, "tempdir", None)
     assert len(fill_and_ask(shown, tmp_path / "large.png", "go")) == 7

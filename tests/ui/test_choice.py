@@ -28,8 +28,8 @@ def test_who_is_up_is_offered_and_who_needs_more_than_the_page_has_is_not(serve_
     assert choice.up() == ["seeing"]
     assert list(choice.select([])) == ["seeing"], "the page's own is away"
     assert list(choice.select(["away", "http://elsewhere:1"])) == ["away"], "a name is looked up, and is no address"
-    assert routes.describe_policies(choice, [], {})["policies"] == ["seeing"]
-    assert routes.describe_policies(choice, ["away"], {})["policies"] == ["seeing", "away"]
+    assert routes.describe(choice, [], {})["offered"] == ["seeing"]
+    assert routes.describe(choice, ["away"], {})["offered"] == ["seeing", "away"]
 
 
 def test_the_pages_own_is_offered_once(serve_policy, link_to):

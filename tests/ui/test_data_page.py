@@ -1,13 +1,15 @@
 """The pages about data sets, over a real data set, in a real browser."""
 
+import io
 import subprocess
+import tarfile
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import httpx
 import pytest
-from serving import ENVIRONMENT, ROOT, nobody, serving
+from serving import ENVIRONMENT, ROOT, nobody, serving, steward
 
 from services.ui.app import create_app
 from services.ui.ask.link import PolicyLink
@@ -60,10 +62,48 @@ def test_an_episode_of_version_3_plays_its_part_of_a_video(stack, tmp_path):
     assert "<polyline" not in httpx.get(f"{url}/data/new/1").text
 
 
-def site(volume: Path, stack, token: str | None = None) -> str:
+def site(volume: Path, stack, token: str | None = None, daemon: str = "") -> str:
     link = PolicyLink(nobody())
     stack.callback(link.close)
-    return stack.enter_context(serving(create_app(link, token, volume=volume)))
+    return stack.enter_context(serving(create_app(link, token, control_directory=daemon, volume=volume)))
+
+
+def test_a_set_is_downloaded_whole_with_links_as_links(stack, tmp_path):
+    directory = tmp_path / "datasets" / "new"
+    data_sets.lerobot(directory, layout=V3Writer)
+    (directory / "outside").symlink_to("/etc/hostname")
+    url = site(tmp_path, stack)
+    answer = httpx.get(f"{url}/data/new/download")
+    assert answer.headers["content-disposition"] == 'attachment; filename="new.tar"'
+    with tarfile.open(fileobj=io.BytesIO(answer.content)) as archive:
+        info = archive.extractfile("new/meta/info.json").read()
+        assert info == (directory / "meta/info.json").read_bytes() and archive.getmember("new/outside").issym()
+        assert {path.name for path in directory.rglob("*.mp4")} <= {Path(name).name for name in archive.getnames()}
+    for name in ("nothing", "..", "%2e%2e"):
+        assert httpx.get(f"{url}/data/{name}/download").status_code == 404
+
+
+@axe.in_a_browser
+def test_a_set_is_checked_with_its_progress_by_a_click(stack, tmp_path, open_page):
+    data_sets.lerobot(tmp_path / "datasets" / "new", layout=V3Writer)
+    (control := tmp_path / "control").mkdir()
+    began = {"service": "data new", "what": "check", "began": 1.0, "ended": None, "code": None, "output": "1 of 4 read"}
+    tells = {"POST /data/new/check": (200, began), "GET /data/new/action": (200, began)}
+    asked = stack.enter_context(steward(control, tells))
+    url = site(tmp_path, stack, TOKEN, str(control))
+    assert httpx.post(f"{url}/data/new/check").status_code == 401 and asked == []
+    shown = open_page()
+    shown.do("Network.setExtraHTTPHeaders", headers={"Authorization": f"Bearer {TOKEN}"})
+    shown.go(f"{url}/data/new?language=en")
+    shown.until("document.querySelector('#check').innerText.includes('Not checked yet')")
+    shown.click("#check button")
+    shown.until("document.querySelector('progress').value == 1 && document.querySelector('progress').max == 4")
+    assert axe.violations(shown) == [] and "1 of 4 read" in shown.js("document.querySelector('#action').innerText")
+    (logs := tmp_path / "logs" / "datasets").mkdir(parents=True)
+    (logs / "new.check.json").write_text('{"at": 9e9, "grave": 0, "lines": ["no faults"]}')
+    tells["GET /data/new/action"] = (200, {**began, "ended": 3.0, "code": 0})
+    shown.until("document.querySelector('#check .good')?.innerText.includes('no errors')")
+    assert shown.errors == [] and shown.complaints == []
 
 
 # --- over real data sets ------------------------------------------------------------------------------------
@@ -121,6 +161,24 @@ def test_a_person_looks_at_an_episode_and_marks_it(url, open_page):
     shown.click("tr[data-episode] input")
     shown.click("button[name=what][value=good]")
     shown.until("location.search == '?show=good' && document.querySelectorAll('tr[data-episode]').length == 3")
+    assert shown.errors == [] and shown.complaints == []
+
+
+@over_data
+def test_episodes_and_sets_are_found_as_one_types_and_each_has_a_thumbnail(url, open_page):
+    count = "document.querySelectorAll('#rows tbody tr').length"
+    shown = open_page(f"{url}/data?language=en")
+    shown.until(f"{count} == 3 && document.querySelector('.thumb video').readyState >= 2")
+    shown.type("[name=q]", "one")
+    shown.until(f"{count} == 1 && location.search == '?q=one'")
+    shown.click("#rows a")
+    shown.until(f"{count} == 3 && document.querySelectorAll('.thumb video').length == 3")
+    shown.type("[name=q]", "2")
+    shown.until(f"{count} == 1 && document.querySelector('#rows a').innerText == '2'")
+    shown.click("details:last-of-type summary")
+    assert "std" in shown.js("document.querySelector('details:last-of-type').innerText")
+    shown.type("[name=q]", "nothing")
+    shown.until("document.querySelector('#rows').innerText.includes('No episode matches')")
     assert shown.errors == [] and shown.complaints == []
 
 

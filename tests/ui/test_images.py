@@ -5,7 +5,7 @@ import sys
 
 import numpy as np
 import pytest
-from PIL import Image, TiffImagePlugin
+from PIL import Image
 from serving import ENVIRONMENT
 
 from services.ui.ask import images, query
@@ -30,17 +30,16 @@ def saved(tmp_path, image: Image.Image, kind: str, **settings):
     return path
 
 
-@pytest.mark.parametrize("kind", ["PNG", "BMP", "TIFF", "WEBP"])
+@pytest.mark.parametrize("kind", ["PNG", "BMP", "WEBP"])
 def test_a_lossless_image_keeps_its_pixels(kind, tmp_path):
     path = saved(tmp_path, Image.fromarray(some()), kind, **({"lossless": True} if kind == "WEBP" else {}))
     assert np.array_equal(read(path), some())
 
 
-@pytest.mark.parametrize("mode", ["L", "P", "RGBA", "CMYK", "I;16", "1", "LA"])
+@pytest.mark.parametrize("mode", ["L", "P", "RGBA", "I;16", "1", "LA"])
 def test_any_mode_becomes_three_channels(mode, tmp_path):
-    kind = "TIFF" if mode == "CMYK" else "PNG"
     image = Image.new(mode, (8, 6)) if mode == "I;16" else Image.fromarray(some(8, 6)).convert(mode)
-    pixels = read(saved(tmp_path, image, kind))
+    pixels = read(saved(tmp_path, image, "PNG"))
     assert pixels.shape == (6, 8, 3) and pixels.dtype == np.uint8
 
 
@@ -95,21 +94,6 @@ def test_a_jpeg_of_many_scans_is_refused(tmp_path):
     last = data.rfind(b"\xff\xda")
     path.write_bytes(data[:last] + data[last:-2] * 200 + data[-2:])
     with pytest.raises(images.ImageError, match=f"at most {MAX_SCANS}"):
-        read(path)
-
-
-def test_a_tiff_whose_tile_is_larger_than_the_image_is_refused(tmp_path):
-    """16 x 16 pixels in one tile of 40,000 x 16,000: 1.9 MB that would become 1.9 GB."""
-    tags = {256: 16, 257: 16, 258: (8, 8, 8), 259: 8, 262: 2, 277: 3, 284: 1, 322: 40_000, 323: 16_000}
-    directory = TiffImagePlugin.ImageFileDirectory_v2()
-    for tag, value in {**tags, 324: 1024, 325: 100}.items():
-        directory[tag] = value
-    path = tmp_path / "tile.tiff"
-    with path.open("wb") as file:
-        file.write(b"II*\0\x08\0\0\0")
-        directory.save(file)
-        file.write(bytes(2048))
-    with pytest.raises(images.ImageError, match="40000×16000"):
         read(path)
 
 

@@ -25,27 +25,6 @@ def test_nobody_there(link_to):
     assert "Errno" not in status.trouble.detail and "Error" not in status.trouble.detail
 
 
-def test_a_checkpoint_on_the_volume_is_named(link_to, tmp_path, monkeypatch):
-    monkeypatch.setenv("VLALAB_VOLUME", str(tmp_path))
-    assert "./lab checkpoint openvla --tiny" in link_to(nobody()).status().trouble.todo
-    write_checkpoint(tmp_path, "openvla-tiny")
-    todo = link_to(nobody()).status().trouble.todo
-    assert "`./lab up openvla`" in todo and "openvla-tiny" in todo and "./lab checkpoint" not in todo
-    write_checkpoint(tmp_path, "a second one")
-    assert "`./lab up openvla --checkpoint 'a second one'`" in link_to(nobody()).status().trouble.todo
-    for name, model, weights in (("gr00t", "gr00t_n1_5", True), ("half", "openvla", False)):
-        write_checkpoint(tmp_path, name, model, weights)
-    assert "'a second one'" in link_to(nobody()).status().trouble.todo
-
-
-def write_checkpoint(volume, name, model="openvla", weights=True):
-    directory = volume / "checkpoints" / name
-    directory.mkdir(parents=True)
-    (directory / "config.json").write_text(f'{{"model_type": "{model}"}}')
-    if weights:
-        (directory / "model.safetensors").touch()
-
-
 def test_a_policy_that_loads_is_waited_for(serve_policy, link_to, monkeypatch):
     monkeypatch.setattr(link, "STATUS_TTL_S", 0.0)
     loader = GatedLoader(SeeingPolicy())

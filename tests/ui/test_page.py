@@ -13,7 +13,7 @@ from policies import KEYS, PickyPolicy, SeeingPolicy
 from serving import ENVIRONMENT, address_of, nobody, program
 
 from services.ui.ask import query, routes
-from services.ui.ask.link import Choice, PolicyStatus, Trouble
+from services.ui.ask.link import Choice, Trouble
 from services.ui.site.site import Site
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -100,17 +100,8 @@ def test_what_is_not_an_image_is_reported(page_over, tmp_path):
     path = tmp_path / "notes.png"
     path.write_text("no picture at all")
     url = page_over(SeeingPolicy())
-    for answer in (ask(url, path), httpx.post(f"{url}/picture", files={"picture": path.read_bytes()})):
-        assert answer.status_code == 400 and "This image cannot be used" in answer.json()["detail"]
-
-
-def test_an_image_is_looked_at_at_once(page_over, picture, tmp_path):
-    url = page_over(SeeingPolicy())
-    assert httpx.post(f"{url}/picture", files={"picture": picture.read_bytes()}).status_code == 204
-    with Image.open(picture) as image:
-        image.save(tmp_path / "table.tiff")  # which browsers do not draw
-    drawn = httpx.post(f"{url}/picture", files={"picture": (tmp_path / "table.tiff").read_bytes()})
-    assert drawn.headers["content-type"] == "image/png" and drawn.content.startswith(b"\x89PNG")
+    answer = ask(url, path)
+    assert answer.status_code == 400 and "This image cannot be used" in answer.json()["detail"]
 
 
 def test_too_large_a_file_does_not_get_in(page_over, tmp_path):
@@ -119,7 +110,7 @@ def test_too_large_a_file_does_not_get_in(page_over, tmp_path):
     url = page_over(SeeingPolicy())
     answer = ask(url, path)
     assert answer.status_code == 400 and "at most 20 MB" in answer.json()["detail"]
-    assert httpx.post(f"{url}/picture", files={"picture": bytes(21 * 2**20)}).status_code == 413
+    assert httpx.post(f"{url}/act", files={"picture": bytes(81 * 2**20)}).status_code == 413
 
 
 def test_what_is_not_a_question_is_refused_and_no_path_is_read(page_over, tmp_path):
@@ -143,12 +134,6 @@ def test_what_is_not_a_question_is_refused_and_no_path_is_read(page_over, tmp_pa
     assert [asked.instruction for asked in policy.asked] == ["warm up"]
 
 
-def test_a_client_of_gradio_is_reported_what_to_send_instead(page_over):
-    url = page_over(SeeingPolicy())
-    for answer in (httpx.get(f"{url}/config"), httpx.post(f"{url}/gradio_api/queue/join", json={})):
-        assert answer.status_code == 410 and "POST /ask/act" in answer.json()["detail"]
-
-
 def test_nobody_there_is_reported(page_over, place, picture):
     answer = ask(page_over(), picture)
     assert answer.status_code == 503 and f"No policy responds at {place[2].url}" in answer.json()["detail"]
@@ -162,9 +147,8 @@ def test_the_policys_token_reaches_it(serve_policy, serve_page, picture):
 
 def test_the_page_asks_for_its_password(serve_policy, serve_page, picture):
     url = serve_page(serve_policy(SeeingPolicy()), password=TOKEN)
-    assert httpx.get(f"{url}/look").status_code == 401
-    for route in ("act", "picture"):
-        assert httpx.post(f"{url}/{route}", files={"picture": b"x"}).status_code == 401
+    assert httpx.get(f"{url}/state").status_code == 401
+    assert httpx.post(f"{url}/act", files={"picture": b"x"}).status_code == 401
     assert ask(url, picture, headers={"Authorization": f"Bearer {TOKEN}"}).json()["policy"] == "seeing"
 
 
@@ -178,16 +162,14 @@ def test_the_probes_need_no_password_and_tell_of_the_policy(serve_policy, serve_
 
 
 def test_the_page_follows_the_policy(serve_policy, link_to):
-    closed = routes.describe_policies(Choice(link_to(nobody())), [], {"key": "bridge_orig"})
-    assert not closed["policy"]["ready"] and closed["policy"]["keys"] == []
+    closed = routes.describe(Choice(link_to(nobody())), [], {"key": "bridge_orig"})
+    assert closed["trouble"] and closed["unnorm_keys"] == [] and closed["key"] == "bridge_orig"
     choice = Choice(link_to(serve_policy(SeeingPolicy(suites=("libero_goal",), image_hw=(224, 224)))))
-    opened = routes.describe_policies(choice, [], {})
-    assert opened["policy"]["ready"] and opened["policy"]["keys"] == list(KEYS) and opened["policy"]["libero"]
-    assert opened["key"] == "libero_goal", "the suite it was made for chooses"
-    assert opened["policy"]["libero_keys"] == ["libero_goal"]
-    chosen = routes.describe_policies(choice, [], {"key": "bridge_orig"})
-    assert chosen["key"] == "bridge_orig", "what somebody chose stays chosen"
-    assert chosen["policy"] == opened["policy"], "nothing new, nothing to do"
+    opened = routes.describe(choice, [], {})
+    assert opened["info"].name == "seeing" and opened["unnorm_keys"] == list(KEYS) and opened["is_libero"]
+    assert (opened["key"], opened["crops"]) == ("libero_goal", True), "the suite it was made for chooses"
+    chosen = routes.describe(choice, [], {"key": "bridge_orig"})
+    assert (chosen["key"], chosen["crops"]) == ("bridge_orig", False), "what somebody chose stays chosen"
 
 
 def test_the_policys_identity_is_shown(serve_policy, serve_page):
@@ -197,7 +179,7 @@ def test_the_policys_identity_is_shown(serve_policy, serve_page):
         checkpoint=Checkpoint("openvla/openvla-7b", "main", "f" * 64), quantization="nf4", device="cuda:0 (H200)",
         details={"attention": "sdpa (instead of flash)", "seed": 7},
     )  # fmt: skip
-    shown = httpx.get(f"{serve_page(serve_policy(policy))}/look").json()["policy"]["identity"]
+    shown = httpx.get(f"{serve_page(serve_policy(policy))}/state").text
     for fact in ("openvla/openvla-7b", "main", "ffffffffffffffff", "nf4", "cuda:0 (H200)", "sdpa (instead of flash)"):
         assert fact in shown
     assert "<dt>seed</dt><dd>7</dd>" in shown
@@ -208,7 +190,7 @@ def test_what_a_policy_says_is_escaped():
 
     trouble = Trouble("<b>", "<script>alert(1)</script>", "&")
     request = Request({"type": "http", "query_string": b"", "headers": [], "path": "/ask/"})
-    shown = Site((), {}, None).fragment(request, "ask/banner.html.j2", trouble=trouble, status=PolicyStatus())
+    shown = Site((), {}, None).fragment(request, "ask/banner.html.j2", trouble=trouble)
     assert "<script>" not in shown and "&lt;script&gt;" in shown
 
 
@@ -241,10 +223,10 @@ def test_it_starts_where_only_tmp_can_be_written_and_stops_when_told(tmp_path):
     try:
         url = address_of(process)
         assert httpx.get(f"{url}/readyz").status_code == 200
-        assert httpx.get(f"{url}/ask/look").status_code == 401, "beyond loopback the page has a password"
+        assert httpx.get(f"{url}/ask/state").status_code == 401, "beyond loopback the page has a password"
         large = {"picture": bytes(2**21)}  # which is put on disk
-        sent = httpx.post(f"{url}/ask/picture", files=large, headers={"Authorization": f"Bearer {TOKEN}"})
-        assert sent.status_code == 400 and not list(tmp_path.iterdir()), "what was uploaded is gone"
+        sent = httpx.post(f"{url}/ask/act", files=large, headers={"Authorization": f"Bearer {TOKEN}"})
+        assert sent.status_code == 503 and not list(tmp_path.iterdir()), "what was uploaded is gone"
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 0
     finally:

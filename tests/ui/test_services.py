@@ -1,22 +1,17 @@
 """The page about the lab: what it shows, whom it lets start things, and real services started on it in a browser."""
 
-import json
 import os
 import re
 import signal
 import subprocess
-import threading
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler
 from pathlib import Path
-from socketserver import ThreadingMixIn, UnixStreamServer
 from urllib.parse import urlsplit
 
 import httpx
 import pytest
 from fastapi import FastAPI
 from policies import GatedLoader, SeeingPolicy
-from serving import ROOT, nobody, serving
+from serving import ROOT, nobody, serving, steward
 
 from services.ui.services.routes import routes
 from services.ui.services.tokens import read_metrics
@@ -30,7 +25,6 @@ from vla_contract.server import token_file
 
 TOKEN = "open-sesame"
 HOST_TOOL, WS_MDL = ROOT / ".venv/bin/python", ROOT / "images/ws_mdl/.venv/bin/python"
-SECRET = "of-the-steward"
 UP = {
     "name": "oracle", "service": "oracle", "state": "up", "health": "healthy", "since": 1.0,
     "restarts": 2, "private": False, "memory": 3e9, "gpus": "0", "gpu_memory": {"0": 2048},
@@ -110,42 +104,6 @@ vla_token_inferences_total{token="a"} 6.0
     most, least = read_metrics(text)
     assert (most.name, most.share, most.wait_s) == ("b", 0.75, 0.0)
     assert (least.requests, least.limited, least.inferences, least.wait_s) == (10, 4, 6, 0.5)
-
-
-class Answers(ThreadingMixIn, UnixStreamServer):
-    """A steward that tells what a test says, on a real socket."""
-
-    daemon_threads = True
-
-
-@contextmanager
-def steward(directory: Path, tells: dict):
-    """Answers in that folder while the block runs; gives a list of what was asked."""
-    asked = []
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            asked.append(f"{self.command} {self.path}")
-            known = self.headers["authorization"] == f"Bearer {SECRET}"
-            status, told = tells.get(asked[-1], (404, {"detail": "no such route"})) if known else (401, {})
-            body = json.dumps(told).encode()
-            self.send_response(status)
-            self.send_header("content-length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        do_POST = do_GET
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    (directory / "secret").write_text(SECRET)
-    opened = os.open(directory, os.O_PATH)
-    with Answers(f"/proc/self/fd/{opened}/socket", Handler) as server:
-        threading.Thread(target=server.serve_forever, args=[0.02], daemon=True).start()
-        yield asked
-        server.shutdown()
-    os.close(opened)
 
 
 def lab_alone(directory: Path | str, token: str | None, tensorboard: str) -> FastAPI:
@@ -350,21 +308,20 @@ def test_the_page_ask_starts_an_audit_and_shows_what_it_found(serve_policy, link
     shown.do("Network.setExtraHTTPHeaders", headers={"Authorization": f"Bearer {TOKEN}"})
     shown.go(f"{url}/ask/")
     shown.until("document.querySelector('#audit code').innerText == './lab audit seeing'")
-    tells["GET /status"] = (200, {"status": STATUS, "error": "", "actions": [began]})
+    tells["GET /services/seeing/action"] = (200, began)
     shown.click("#audit button")
     shown.until("document.querySelector('#audit pre')?.innerText == '<i>recording</i>'")
     assert asked.count("POST /services/seeing/audit") == 1
     found = "wrong  orientation of images: upside down\npage: volume/logs/audit/audit-goal-seeing/audit.html"
-    done = {**began, "ended": 3.0, "code": 1, "output": found}
-    tells["GET /status"] = (200, {"status": STATUS, "error": "", "actions": [done]})
+    tells["GET /services/seeing/action"] = (200, {**began, "ended": 3.0, "code": 1, "output": found})
     shown.until("document.querySelector('#audit pre').innerText.includes('upside down')")
-    assert "not in order" in shown.js("document.querySelector('#audit summary').innerText")
+    shown.until("!!document.querySelector('#audit a')")
     assert axe.violations(shown) == [] and shown.errors == [] and shown.complaints == []
     page = httpx.get(shown.js("document.querySelector('#audit a').href"), headers={"Authorization": f"Bearer {TOKEN}"})
     assert "an arm upside down" in page.text and "sandbox" in page.headers["content-security-policy"]
-    tells["POST /services/seeing/audit"] = (409, {"detail": "seeing is already being audited"})
+    tells["POST /services/seeing/audit"] = (409, {"detail": "seeing is busy with another action"})
     shown.click("#audit button")
-    shown.until("document.querySelector('#audit [role=alert]')?.innerText == 'seeing is already being audited'")
+    shown.until("document.querySelector('#refused').innerText == 'seeing is busy with another action'")
 
 
 @pytest.mark.parametrize("width", [pytest.param(400, marks=axe.NEEDED), pytest.param(1280, marks=axe.NEEDED)])

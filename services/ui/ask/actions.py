@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from html import escape
 
 import numpy as np
 
@@ -24,8 +23,6 @@ METRES = tuple(  # the same two parts in m and rad; a full step of OSC_POSE is t
 )
 SIDE, ROOM = 200, 26  # pixels of a panel, and of its margins
 AXES = ("x", "y", "z")
-COLOURS = ("#0d9488", "#c2570c", "#7c3aed")  # of x, y and z; for light and dark themes
-OPEN, CLOSED = "none", "currentColor"  # fill of a point
 
 
 @dataclass(frozen=True)
@@ -114,6 +111,17 @@ def scale(part: Part) -> tuple[float, str]:
 
 
 @dataclass(frozen=True)
+class Panel:
+    """A path in the plane of two axes: points in pixels of a square of SIDE, the first one now."""
+
+    caption: str
+    across: str
+    up: str
+    points: Sequence[tuple[float, float]]
+    opened: Sequence[bool]
+
+
+@dataclass(frozen=True)
 class Motion:
     """The motion of a chunk relative to the current pose: row 0 is now, row n after n actions.
 
@@ -128,12 +136,21 @@ class Motion:
     length: str = "mm"
 
     @property
-    def panels(self) -> list[tuple[str, str]]:
-        """SVG content and caption of each panel; none without path and rotation."""
-        panels = []
-        if self.path is not None:
-            panels += [_plan(self, 1, 0, "from above"), _plan(self, 1, 2, "from behind")]
-        return panels + ([_curves(self.turn)] if self.turn is not None else [])
+    def panels(self) -> list[Panel]:
+        """The path from above and from behind in one scale; empty without a path."""
+        if self.path is None:
+            return []
+        reach = np.abs(self.path).max() or 1.0
+        # across is y to the left, looking along x; up is x or z
+        planes = {"from above": self.path[:, [1, 0]], "from behind": self.path[:, [1, 2]]}
+        opened = self.opened or [True] * (len(self.path) - 1)
+        return [
+            Panel(
+                f"{name}; scale: {reach:.3g} {self.length} to the edge", "y", up,
+                (SIDE / 2 - plane * (SIDE / 2 - ROOM) / reach).round(1).tolist(), opened,
+            )
+            for up, (name, plane) in zip("xz", planes.items(), strict=True)
+        ]  # fmt: skip
 
     @property
     def sentence(self) -> str:
@@ -187,46 +204,3 @@ def motion(answer: ActionChunk, spec: Spec) -> Motion:
             opened = [bool(abs(value - open_at) <= abs(value - closed)) for value in actions[:, column]]
             break
     return Motion(path, turn, opened, length)
-
-
-def _plan(motion: Motion, across: int, up: int, name: str) -> tuple[str, str]:
-    """Return the path in the plane of two axes. Across is y to the left, looking along x; up is x or z."""
-    points = np.stack((-motion.path[:, across], motion.path[:, up]), axis=1)
-    reach = np.abs(motion.path).max() or 1.0  # both planes have one scale
-    pixels = SIDE / 2 + points * [1, -1] * (SIDE / 2 - ROOM) / reach
-    line = " ".join(f"{x:.1f},{y:.1f}" for x, y in pixels)
-    opened = motion.opened or [True] * (len(pixels) - 1)
-    dots = "".join(
-        f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3.5" fill="{OPEN if is_open else CLOSED}" stroke="currentColor"/>'
-        for (x, y), is_open in zip(pixels[1:], opened, strict=True)
-    )
-    start = f'<rect x="{SIDE / 2 - 4}" y="{SIDE / 2 - 4}" width="8" height="8" fill="{COLOURS[0]}"/>'
-    path = f'<polyline points="{line}" fill="none" stroke="{COLOURS[0]}" stroke-width="2"/>'
-    names = _svg_text(SIDE / 2, 12, f"+{AXES[up]}") + _svg_text(12, SIDE / 2, f"+{AXES[across]}")
-    svg = _axes(_HORIZONTAL + _VERTICAL) + path + start + dots + names
-    return svg, f"{name}; scale: {reach:.3g} {motion.length} to the edge"
-
-
-def _curves(turn: np.ndarray) -> tuple[str, str]:
-    """Return the angles over the actions, one line per axis."""
-    reach = np.abs(turn).max() or 1.0
-    across = np.linspace(ROOM, SIDE - ROOM, len(turn))
-    svg = _axes(_HORIZONTAL)
-    for axis, colour, values in zip(AXES, COLOURS, turn.T, strict=True):
-        heights = SIDE / 2 - values * (SIDE / 2 - ROOM) / reach
-        points = " ".join(f"{x:.1f},{y:.1f}" for x, y in zip(across, heights, strict=True))
-        svg += f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="2"/>'
-        svg += _svg_text(SIDE - ROOM + 10, heights[-1], axis)
-    return svg, f"rotation per action; scale: {math.ceil(reach)}° to the edge"
-
-
-_HORIZONTAL = f'<line x1="{ROOM}" y1="{SIDE / 2}" x2="{SIDE - ROOM}" y2="{SIDE / 2}"/>'
-_VERTICAL = f'<line x1="{SIDE / 2}" y1="{ROOM}" x2="{SIDE / 2}" y2="{SIDE - ROOM}"/>'
-
-
-def _axes(lines: str) -> str:
-    return f'<g stroke="currentColor" stroke-opacity="0.35">{lines}</g>'
-
-
-def _svg_text(x: float, y: float, text: str) -> str:
-    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="middle" dominant-baseline="central">{escape(text)}</text>'

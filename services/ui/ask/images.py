@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import os
 import threading
 import warnings
@@ -15,9 +14,7 @@ from vla_contract.protocol.errors import InvalidObservation
 from vla_contract.protocol.image_budget import ImageBudget, check_scans
 from vla_evaluation.pictures import transforms
 
-FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF")
-TILE_WIDTH, TILE_LENGTH = 322, 323  # of a TIFF
-BROWSER_UNSUPPORTED = ("TIFF",)  # Chrome and Firefox show a broken image
+FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP")
 MAX_FILE_BYTES = 20 * 2**20
 MAX_PIXELS = 40_000_000  # of one image, and of all images of a query; 160 MB decoded
 BAND = 256  # rows converted at once
@@ -39,49 +36,28 @@ def read(file: BinaryIO, left: ImageBudget | None = None) -> np.ndarray:
 
     Raises ImageError if the file is not an image, is truncated, or exceeds MAX_PIXELS or the budget `left`.
     """
+    size_mb, limit_mb = file.seek(0, os.SEEK_END) / 2**20, MAX_FILE_BYTES // 2**20
+    file.seek(0)
+    if size_mb > limit_mb:
+        raise ImageError(f"the file has {size_mb:.1f} MB; upload at most {limit_mb} MB")
+    limit = f"upload at most {MAX_PIXELS // 1_000_000} megapixels"
     try:
-        size_mb, limit_mb = file.seek(0, os.SEEK_END) / 2**20, MAX_FILE_BYTES // 2**20
-        file.seek(0)
-        if size_mb > limit_mb:
-            raise ImageError(f"the file has {size_mb:.1f} MB; upload at most {limit_mb} MB")
+        check_scans(file.read())  # a JPEG of many scans takes more time than its pixels
         with _DECODING, warnings.catch_warnings(), Image.open(file, formats=FORMATS) as image:
-            warnings.simplefilter("ignore")  # sizes are checked below
-            _check_size(image.size)
+            warnings.simplefilter("ignore")  # sizes are checked here
+            if image.width * image.height > MAX_PIXELS:
+                raise ImageError(f"the image is {image.width}×{image.height}; {limit}")
             (left or budget()).spend(image.height, image.width)
-            # files that need more memory than their pixels: scans of a JPEG, tiles of a TIFF
-            if image.format in ("JPEG", "MPO"):
-                before = file.tell()
-                file.seek(0)
-                check_scans(file.read())
-                file.seek(before)
-            if image.format == "TIFF":
-                _check_size(tuple(int(image.tag_v2.get(tag, 0)) for tag in (TILE_WIDTH, TILE_LENGTH)))
             ImageOps.exif_transpose(image, in_place=True)
             return _rgb(image)
     except Image.DecompressionBombError as error:
-        raise ImageError(f"the image has too many pixels; upload at most {_MEGAPIXELS}") from error
-    except ImageError:
-        raise
+        raise ImageError(f"the image has too many pixels; {limit}") from error
     except InvalidObservation as error:
         raise ImageError(str(error)) from error
     except (OSError, SyntaxError, TypeError, ValueError) as error:  # what Pillow raises for a broken file
+        if isinstance(error, ImageError):
+            raise
         raise ImageError(f"the file is not a readable image; upload {', '.join(FORMATS)}") from error
-
-
-def drawable(file: BinaryIO | None) -> bytes | None:
-    """Return the image as a PNG that every browser displays, or None if the file already is one.
-
-    Raises ImageError as `read` does.
-    """
-    if file is None:
-        return None
-    pixels = read(file)
-    with Image.open(file, formats=FORMATS) as image:
-        if image.format not in BROWSER_UNSUPPORTED:
-            return None
-    buffer = io.BytesIO()
-    Image.fromarray(pixels).save(buffer, "PNG", compress_level=1)
-    return buffer.getvalue()
 
 
 def fit(image: np.ndarray, image_hw: tuple[int, int] | None, crop_area: float | None = None) -> np.ndarray:
@@ -90,25 +66,13 @@ def fit(image: np.ndarray, image_hw: tuple[int, int] | None, crop_area: float | 
     With `image_hw`, exactly that (height, width): resized with Lanczos3 as OpenVLA does; with `crop_area`, the centre
     of that area is cropped and resized back. Without `image_hw`, reduced if a side exceeds LONGEST_SIDE.
     """
-    if image_hw is None:
-        shrink = min(1.0, LONGEST_SIDE / max(image.shape[:2]))
-        height, width = (max(1, round(side * shrink)) for side in image.shape[:2])
-    else:
-        height, width = image_hw
+    shrink = min(1.0, LONGEST_SIDE / max(image.shape[:2]))
+    height, width = image_hw or (max(1, round(side * shrink)) for side in image.shape[:2])
     if height == width:
         image = transforms.resize_lanczos3(image, height)
     elif image.shape[:2] != (height, width):
         image = np.array(Image.fromarray(image).resize((width, height), Image.Resampling.LANCZOS))
     return image if image_hw is None or crop_area is None else transforms.centre_crop(image, crop_area)
-
-
-_MEGAPIXELS = f"{MAX_PIXELS // 1_000_000} megapixels"
-
-
-def _check_size(size_wh: tuple[int, int]) -> None:
-    width, height = size_wh
-    if width * height > MAX_PIXELS:
-        raise ImageError(f"the image is {width}×{height}; upload at most {_MEGAPIXELS}")
 
 
 def _rgb(image: Image.Image) -> np.ndarray:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import re
-import shlex
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -12,7 +10,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 
-from vla_common.volume import Volume
 from vla_contract import (
     ActionChunk,
     Observation,
@@ -27,7 +24,6 @@ from vla_contract.protocol.problems import TYPE_PREFIX
 STATUS_TIMEOUT_S = 2.0
 MAX_IMAGES = 4  # cameras of a policy, as of a two-armed robot
 STATUS_TTL_S = 1.0  # shared by all browsers
-MODEL = "openvla"  # model_type in a checkpoint's config.json, and the service that serves it
 
 
 @dataclass(frozen=True)
@@ -152,27 +148,10 @@ def explain(error: PolicyError, url: str) -> Trouble:
     if "answered no valid" in detail:
         return Trouble("The policy's answer cannot be read", detail, "Page and policy may have different versions.")
     text = re.sub(rf"^{re.escape(url)}\S*: ", "", detail)  # the title has the URL
-    return Trouble(f"No policy responds at {url}", f"{text[:1].upper()}{text[1:]}.", start_command(), passing=True)
+    return Trouble(f"No policy responds at {url}", f"{text[:1].upper()}{text[1:]}.", START, passing=True)
 
 
-def start_command() -> str:
-    """Return the commands that start a policy, each in backticks, given the checkpoints on the volume."""
-    autodetect = "this page detects it automatically."
-    directories = []
-    with suppress(OSError):  # an unreadable volume
-        for config in Volume().root.glob("checkpoints/*/config.json"):
-            with suppress(OSError, ValueError, AttributeError):
-                is_of_model = json.loads(config.read_text()).get("model_type") == MODEL
-                if is_of_model and any(config.parent.glob("*.safetensors")):
-                    directories.append(config.parent)
-        directories.sort(key=lambda directory: -directory.stat().st_mtime)
-    if not directories:
-        return f"`./lab checkpoint {MODEL} --tiny` creates a small one, `./lab up {MODEL}` serves it; {autodetect}"
-    name = directories[0].name
-    flag = "" if len(directories) == 1 else f" --checkpoint {shlex.quote(name)}"
-    return f"`./lab up {MODEL}{flag}` serves the checkpoint {name}; {autodetect}"
-
-
+START = "Start one: `./lab up NAME`; without a checkpoint, it prints how to get one. This page finds it by itself."
 LOGS = "For the reason, see `./lab logs SERVICE`"
 # problem type -> (title, what to do, whether it may resolve by itself)
 _TROUBLE_BY_KIND = {

@@ -127,21 +127,14 @@ def ask(link: PolicyLink, form: Form) -> Answer:
     except PolicyError as error:
         log.warning("%s", error)
         trouble = explain(error, link.url)
-    except images.ImageError as error:
-        return Answer(unusable_image(error), 400)
-    except (FormError, InvalidObservation) as error:
-        return Answer(Trouble("Nothing was sent", _sentence(error), "Correct this and ask again."), 400)
+    except (images.ImageError, FormError, InvalidObservation) as error:
+        is_image = isinstance(error, images.ImageError)
+        title = "This image cannot be used" if is_image else "Nothing was sent"
+        todo = "Select another image." if is_image else "Correct this and ask again."
+        text = str(error)
+        detail = text[:1].upper() + text[1:] + ("" if text.endswith((".", "?")) else ".")
+        return Answer(Trouble(title, detail, todo), 400)
     return Answer(trouble, 503 if trouble.passing else 502)
-
-
-def unusable_image(error: Exception) -> Trouble:
-    """Return the trouble for an image that cannot be read."""
-    return Trouble("This image cannot be used", _sentence(error), "Select another image.")
-
-
-def _sentence(error: Exception) -> str:
-    text = str(error)
-    return text[:1].upper() + text[1:] + ("" if text.endswith((".", "?")) else ".")
 
 
 def observe(form: Form, info: PolicyInfo) -> Observation:
@@ -201,13 +194,10 @@ def fitting_key(suite: str | None, keys: Sequence[str]) -> str | None:
 
 
 def select_key(key: str | None, keys: Sequence[str], suites: Sequence[str]) -> str | None:
-    """Return the key to preselect: the previous one, the only one, or that of the checkpoint's suite; else None."""
-    previous = fitting_key(key, keys)  # a key, or an example's suite
-    of_suites = [key for key in keys if any(key.startswith(suite) for suite in suites)]
-    for choice in ([previous] if previous else [], keys, of_suites):
-        if len(choice) == 1:
-            return choice[0]
-    return None
+    """Return the key to preselect: that of `key` (a key or a suite), the only one, or the checkpoint suite's."""
+    of_suites = [key for key in keys if key.startswith(tuple(suites))]
+    choices = ([fitting_key(key, keys)], keys, of_suites)
+    return next((choice[0] for choice in choices if len(choice) == 1 and choice[0]), None)
 
 
 def split(timings_ms: Mapping[str, float]) -> dict[str, float]:

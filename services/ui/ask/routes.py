@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,8 @@ from services.ui.ask.inputs import Requirements
 from services.ui.ask.link import MAX_IMAGES, Choice, Trouble
 from services.ui.ask.query import Answer
 from services.ui.runs.routes import REPORT_POLICY
+from services.ui.services import control_daemon
+from services.ui.services.routes import FIRST_STATUS_S
 from services.ui.site.requests import PageError, read_form
 from services.ui.site.site import Site, accepts_html, static
 from services.ui.volume import files
@@ -29,39 +31,32 @@ IMAGE_FIELDS = ("picture", *(f"picture_{number}" for number in range(2, MAX_IMAG
 MAX_CONCURRENT = 16  # queries in flight; the policy batches them
 MAX_BODY_BYTES = MAX_IMAGES * images.MAX_FILE_BYTES + 2**18
 AUDIT = "audit.html"
+LOOKING = {  # before a policy has answered: what `describe` returns without one
+    **dict.fromkeys(("name", "trouble", "info", "url", "state", "state_about", "is_libero", "crops"), ""),
+    "offered": (), "chosen": (), "details": {}, "unnorm_keys": (), "cameras": [("picture", "", None)],
+}  # fmt: skip
 MAX_TEXT = 4096  # characters of the instruction, and of the state
-GRADIO = "Gradio's protocol is no longer supported; send the form to POST /ask/act (docs/ui.md)"
 
 
 def routes(site: Site, choice: Choice, root: Path) -> list[BaseRoute]:
     """Return the page's routes. root: of the volume, with the pages of audits."""
     slots = asyncio.Semaphore(MAX_CONCURRENT)
+    examples = [(_address(path), instruction) for path, instruction in inputs.examples()]
 
-    def page(request: Request) -> Response:
-        examples = [(_address(path), instruction) for path, instruction in inputs.examples()]
+    async def draw(request: Request) -> Response:
+        """Return the page, without waiting for policies that take long to answer, or the part that follows them.
+
+        The page's script takes the second one; only then can the form be sent.
+        """
+        is_page = request.url.path == "/ask/"
+        form = request.query_params
+        looking = asyncio.create_task(asyncio.to_thread(describe, choice, form.getlist("policies"), form))
+        await asyncio.wait([looking], timeout=FIRST_STATUS_S if is_page else None)
         return site.render(
-            request, "ask/ask.html.j2", examples=examples, fields=IMAGE_FIELDS, max_text=MAX_TEXT,
-            max_bytes=images.MAX_FILE_BYTES,
+            request, "ask/ask.html.j2" if is_page else "ask/state.html.j2", examples=examples, is_page=is_page,
+            asked=looking.result() if looking.done() else {**LOOKING, "key": form.get("key", "")},
+            max_text=MAX_TEXT, max_bytes=images.MAX_FILE_BYTES, acts=control_daemon.may_act(site, request),
         )  # fmt: skip
-
-    def look(request: Request) -> Response:
-        parameters = request.query_params
-        description = describe_policies(choice, parameters.getlist("policies"), parameters)
-        policy = description["policy"]
-        for part in ("banner", "identity"):
-            policy[part] = site.fragment(request, f"ask/{part}.html.j2", **policy[part])
-        return JSONResponse(description)
-
-    async def image(request: Request) -> Response:
-        """Answer 204 for an image that browsers display, a PNG for another format, 400 for an unreadable file."""
-        try:
-            async with slots, read_form(request, images.MAX_FILE_BYTES + 2**18) as form:
-                png = await run_in_threadpool(images.drawable, _images(form)[0])
-        except images.ImageError as error:
-            return error_response(request, 400, query.unusable_image(error))
-        except PageError as error:
-            return error_response(request, error.status, query.unusable_image(error))
-        return Response(png, media_type="image/png") if png else Response(status_code=204)
 
     async def act(request: Request) -> Response:
         try:
@@ -69,73 +64,57 @@ def routes(site: Site, choice: Choice, root: Path) -> list[BaseRoute]:
                 answers = await run_in_threadpool(_ask, choice, form)
         except PageError as error:
             trouble = Trouble("Nothing was sent", error.reason, "Correct this and ask again.")
-            return error_response(request, error.status, trouble)
-        raw = {name: answer.to_dict() for name, answer in answers.items()}
-        (raw,) = raw.values() if len(raw) == 1 else (raw,)
+            if accepts_html(request):
+                return HTMLResponse(site.fragment(request, "ask/banner.html.j2", trouble=trouble), error.status)
+            return JSONResponse(trouble.to_dict(), error.status)
+        raw: Any = {name: answer.to_dict() for name, answer in answers.items()}
         if accepts_html(request):
             lines = [f"  {json.dumps(name)}: {json.dumps(entry, ensure_ascii=False)}" for name, entry in raw.items()]
-            raw_text = "{\n" + ",\n".join(lines) + "\n}"
-            return site.render(request, "ask/answer.html.j2", answers=answers, raw=raw_text)
+            return site.render(request, "ask/answer.html.j2", answers=answers, raw="{\n" + ",\n".join(lines) + "\n}")
         status = min(answer.status for answer in answers.values())  # 200 if any of them has answered
-        return JSONResponse(raw, status, {"Retry-After": "3"} if status == 503 else None)
+        headers = {"Retry-After": "3"} if status == 503 else None
+        return JSONResponse(raw if len(raw) > 1 else raw.popitem()[1], status, headers)
 
     def audited(request: Request) -> Response:
         file = files.open_file(root, "logs", "audit", request.path_params["name"], AUDIT)
         return OpenFile(file, AUDIT, {"content-security-policy": REPORT_POLICY})
 
-    def error_response(request: Request, status: int, trouble: Trouble) -> Response:
-        if accepts_html(request):
-            return HTMLResponse(site.fragment(request, "ask/banner.html.j2", trouble=trouble), status)
-        return JSONResponse(trouble.to_dict(), status)
-
-    def gone(request: Request) -> Response:
-        return JSONResponse({"detail": GRADIO}, 410)
-
     return [
-        Route("/ask/", page),
-        Route("/ask/look", look),
-        Route("/ask/picture", image, methods=["POST"]),
+        Route("/ask/", draw),
+        Route("/ask/state", draw),
         Route("/ask/act", act, methods=["POST"]),
         Route("/ask/audit/{name}", audited),
-        Route("/ask/config", gone),
-        Route("/ask/gradio_api/{path:path}", gone, methods=["GET", "POST"]),
     ]
 
 
-def describe_policies(choice: Choice, names: Sequence[str], form: Any) -> dict[str, Any]:
-    """Return the page's description of the named policies and its form values.
+def describe(choice: Choice, names: Sequence[str], form: Mapping[str, str]) -> dict[str, Any]:
+    """Return what the page shows of the named policies, and its fields with their values.
 
     form: current "key" and "state", and "example", the instruction of a newly selected example.
     """
     links = choice.select(names)
-    link = next(iter(links.values()))
-    status, required = link.status(), Requirements.of(link.status().info for link in links.values())
-    info, example = status.info, form.get("example", "")
-    keys = list(info.unnorm_keys) if info else []
-    key = form.get("key") or None
-    suite = inputs.suite_of(example)
-    if suite and (info is None or query.fitting_key(suite, keys)):
+    name, link = next(iter(links.items()))
+    status, needs = link.status(), Requirements.of(link.status().info for link in links.values())
+    info, example, up = status.info, form.get("example", ""), {*choice.up(), *names}
+    keys = list(info.unnorm_keys) if info and status.usable else []
+    suite, key = inputs.suite_of(example), form.get("key") or None
+    if suite and (not keys or query.fitting_key(suite, keys)):
         key = suite
-    is_libero, up = bool(status.usable and query.libero_size(info)), {*choice.up(), *names}
+    key = query.select_key(key, keys, info.suites) if info and status.usable else key
+    is_libero = bool(info and status.usable and query.libero_size(info))
+    cameras = (", ".join(needs.first), *needs.offered)
     return {
-        "policy": {
-            "banner": {"status": status, "trouble": status.trouble, "url": link.url},
-            "identity": {"info": info, "details": describe_identity(info) if info else {}},
-            "ready": status.usable,
-            "name": next(iter(links)),
-            "keys": keys if status.usable else [],
-            "libero": is_libero,
-            "libero_keys": [key for key in keys if is_libero and key.startswith("libero")],
-        },
-        "policies": [name for name in choice.links if name in up],
-        "needs": {
-            "pictures": [", ".join(required.first) if required.more else "", *required.offered],
-            "state": "; ".join(f"{part.name}: {part.size} × {part.unit}, {part.convention}" for part in required.state),
-        },
-        "key": query.select_key(key, keys, info.suites) if status.usable else key,
-        "state": inputs.format_state(required.state, "" if example else form.get("state", ""), example),
-        "example": [_address(inputs.image_of(example, camera)) for camera in required.offered],
-    }
+        "name": name, "url": link.url, "trouble": status.trouble, "info": info, "unnorm_keys": keys, "key": key or "",
+        "offered": [name for name in choice.links if name in up], "chosen": list(links),
+        "details": describe_identity(info) if info else {}, "is_libero": is_libero,
+        "crops": is_libero and (key or "libero").startswith("libero"),
+        "cameras": [
+            (field, camera, _address(inputs.image_of(example, camera)) if camera else None)
+            for n, (field, camera) in enumerate(zip(IMAGE_FIELDS, cameras, strict=True)) if camera or not n
+        ],
+        "state": inputs.format_state(needs.state, "" if example else form.get("state", ""), example),
+        "state_about": "; ".join(f"{part.name}: {part.size} × {part.unit}, {part.convention}" for part in needs.state),
+    }  # fmt: skip
 
 
 def describe_identity(info: PolicyInfo) -> dict[str, str]:
@@ -169,11 +148,7 @@ def _ask(choice: Choice, form: FormData) -> dict[str, Answer]:
     links = choice.select([name for name in form.getlist("policies") if isinstance(name, str)])
     needed = Requirements.of(link.status().info for link in links.values())
     as_libero = text("as_libero").lower() in ("true", "on", "1")
-    filled = query.Form(text("instruction"), text("unnorm_key"), as_libero, text("state"), _images(form), needed)
-    return query.ask_all(links, filled)
-
-
-def _images(form: FormData) -> list[Any]:
-    """Return an open file for each of IMAGE_FIELDS; None for one that is empty."""
     fields = (form.get(name) for name in IMAGE_FIELDS)
-    return [field.file if isinstance(field, UploadFile) and field.size else None for field in fields]
+    pictures = [field.file if isinstance(field, UploadFile) and field.size else None for field in fields]
+    filled = query.Form(text("instruction"), text("unnorm_key"), as_libero, text("state"), pictures, needed)
+    return query.ask_all(links, filled)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from typing import Any
-from urllib.parse import parse_qs
+from urllib.parse import parse_qs, urlencode
 
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
-from starlette.responses import JSONResponse, RedirectResponse, Response
+from starlette.responses import JSONResponse, RedirectResponse, Response, StreamingResponse
 from starlette.routing import BaseRoute, Route
 
+from services.ui.services import control_daemon
 from services.ui.site import tables
 from services.ui.site.requests import NotFound, PageError, read
 from services.ui.site.site import Site
@@ -19,29 +20,38 @@ from services.ui.volume.files import OpenFile
 from vla_common import entrypoint
 from vla_contract.protocol.json_body import load_json
 
-MARK_FILTERS = ("all", "good", "bad")
+FILTERS = ("q", "task", "show")
+SHOW = {"all": (False, True), "good": (False,), "bad": (True,)}  # by mark
 MARKS = ("bad", "good")
+ROWS = 25  # episodes per page, each with a thumbnail
 API = "/api/data/{name}"
 
 
 def routes(site: Site, sets: Datasets) -> list[BaseRoute]:
     """Return the routes of the pages and of the JSON."""
 
-    def listed(request: Request) -> Response:
-        return site.render(request, "data/list.html.j2", sets=sets.rows())
+    def draw_list(request: Request) -> Response:
+        query = request.query_params.get("q", "").strip()
+        rows = sets.rows()
+        words = query.lower().split()
+        found = [row for row in rows if all(word in f"{row['name']} {row.get('robot', '')}".lower() for word in words)]
+        template = "data/rows.html.j2" if request.url.path.endswith("/rows") else "data/list.html.j2"
+        return site.render(request, template, sets=found, count=len(rows), query=query)
 
-    def dataset_page(request: Request) -> Response:
+    def draw_set(request: Request) -> Response:
         dataset = sets.describe(request.path_params["name"])
-        filters = {name: request.query_params.get(name, "") for name in ("task", "show")}
-        marks = {"good": (False,), "bad": (True,)}.get(filters["show"], (False, True))
+        filters = {name: request.query_params.get(name, "").strip() for name in FILTERS}
+        shown, words = SHOW.get(filters["show"], SHOW["all"]), filters["q"].lower().split()
         matching = [
             episode for episode in dataset["episodes_told"]
-            if episode["bad"] in marks and filters["task"] in ("", episode["task"])
+            if episode["bad"] in shown and filters["task"] in ("", episode["task"])
+            and all(word in f"{episode['episode']} {episode['task']}".lower() for word in words)
         ]  # fmt: skip
-        episodes, paging = tables.page(request, matching, filters)
+        episodes, paging = tables.page(request, matching, filters, ROWS)
+        template = "data/episodes.html.j2" if request.url.path.endswith("/rows") else "data/set.html.j2"
         return site.render(
-            request, "data/set.html.j2", dataset=dataset, episodes=episodes, **paging, options=MARK_FILTERS,
-            filters=filters,
+            request, template, dataset=dataset, episodes=episodes, **paging, options=SHOW, filters=filters,
+            acts=control_daemon.may_act(site, request),
         )  # fmt: skip
 
     def episode(request: Request) -> Response:
@@ -58,6 +68,15 @@ def routes(site: Site, sets: Datasets) -> list[BaseRoute]:
         name, camera = request.path_params["name"], request.path_params["camera"]
         return OpenFile(sets.open_video(name, _index(request), camera), "film.mp4")
 
+    def download(request: Request) -> Response:
+        name = request.path_params["name"]
+        headers = {"content-disposition": f'attachment; filename="{name}.tar"', "cache-control": "no-store"}
+        return StreamingResponse(sets.archive(name), headers=headers, media_type="application/x-tar")
+
+    async def act(request: Request) -> Response:
+        """Check a data set, or return how far that is: by the control daemon, with a login."""
+        return await control_daemon.forward(site, request, request.url.path)
+
     async def mark_form(request: Request) -> Response:
         form = parse_qs((await read(request)).decode("utf-8", "replace"))
         label, episodes = form.get("what", [""])[0], form.get("episode", [])
@@ -65,8 +84,9 @@ def routes(site: Site, sets: Datasets) -> list[BaseRoute]:
             raise PageError(400, "expected what=bad or what=good, and episode=NUMBER")
         name = request.path_params["name"]
         await mark(name, {label: [int(each) for each in episodes]})
-        (single,) = episodes if len(episodes) == 1 and "one" in form else ("",)
-        return RedirectResponse(f"/data/{name}/{single}" if single else f"/data/{name}?show={label}", 303)
+        if "one" in form and episodes:
+            return RedirectResponse(f"/data/{name}/{episodes[0]}", 303)
+        return RedirectResponse(f"/data/{name}?{urlencode({'show': label})}", 303)
 
     async def mark_json(request: Request) -> Response:
         if request.headers.get("content-type", "").split(";")[0] != "application/json":
@@ -96,8 +116,13 @@ def routes(site: Site, sets: Datasets) -> list[BaseRoute]:
         return JSONResponse(sets.episode(name, _index(request)) if index else sets.describe(name))
 
     return [
-        Route("/data", listed),
-        Route("/data/{name}", dataset_page),
+        Route("/data", draw_list),
+        Route("/data/rows", draw_list),
+        Route("/data/{name}", draw_set),
+        Route("/data/{name}/rows", draw_set),
+        Route("/data/{name}/check", act, methods=["POST"]),
+        Route("/data/{name}/action", act),
+        Route("/data/{name}/download", download),
         Route("/data/{name}/marks", mark_form, methods=["POST"]),
         Route("/data/{name}/{index}", episode),
         Route("/data/{name}/films/{index}/{camera}.mp4", video),

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import functools
-import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode
 
-from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
-from starlette.responses import JSONResponse, RedirectResponse, Response, StreamingResponse
+from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from services.ui.services import control_daemon
@@ -49,8 +46,6 @@ RUN_COLUMNS = (
 )  # fmt: skip
 EPISODE_COLUMNS = ("task", "instruction", "episode", "attempt", "success", "steps", "seconds", "policy_error", "film")
 REPORT, CURVE, CURVES = "report.html", "curve.png", ("checkpoints", "transformer")
-POLL_S = 1.0
-MAX_STREAMS = 64  # event streams, each on its own connection
 # Reports are untrusted files: they may not act as their reader, nor load from other sites.
 REPORT_POLICY = (
     "default-src 'none'; img-src 'self' data:; media-src 'self' data:; style-src 'unsafe-inline'; "
@@ -58,58 +53,64 @@ REPORT_POLICY = (
 )
 
 
-def routes(site: Site, stores: Stores) -> list[BaseRoute]:
-    """Return the routes of the pages and of the JSON."""
-    root, streams = stores.root, asyncio.Semaphore(MAX_STREAMS)
+class RunPages:
+    """The pages about runs, each method one of them."""
 
-    def draw_list(request: Request, template: str, **more: Any) -> Response:
-        runs = stores.rows()
+    def __init__(self, site: Site, stores: Stores):
+        self.site, self.stores, self.root = site, stores, stores.root
+
+    def draw_list(self, request: Request) -> Response:
+        """Return the list of runs, or its rows alone."""
+        runs = self.stores.rows()
         query = {name: request.query_params.get(name, "").strip() for name in ("q", *FILTERS, "sort")}
         words = query["q"].lower().split()
 
         def matches(run: dict[str, Any]) -> bool:
             text = " ".join(str(run.get(name, "")) for name in SEARCHED).lower()
-            return all(run.get(name) == query[name] for name in FILTERS if query[name]) and all(
-                w in text for w in words
-            )
+            fits = all(run.get(name) == query[name] for name in FILTERS if query[name])
+            return fits and all(word in text for word in words)
 
         found = tables.ordered([run for run in runs if matches(run)], query["sort"], COLUMNS)
         displayed, paging = tables.page(request, found, query)
-        return site.render(
-            request, template, runs=displayed, **paging, count=len(runs), query=query, columns=COLUMNS, numbers=NUMBERS,
-            choices={
-                **{name: sorted({str(run[name]) for run in runs if name in run}) for name in FILTERS}, "state": STATES,
-            },
-            with_query=lambda **changes: urlencode({name: v for name, v in {**query, **changes}.items() if v}), **more,
+        choices = {name: sorted({str(run[name]) for run in runs if name in run}) for name in FILTERS}
+        return self.site.render(
+            request, "runs/rows.html.j2" if request.url.path.endswith("/rows") else "runs/list.html.j2",
+            runs=displayed, **paging, count=len(runs), query=query, columns=COLUMNS, numbers=NUMBERS,
+            choices={**choices, "state": STATES}, curves=self._curves(),
+            with_query=lambda **changes: urlencode({name: v for name, v in {**query, **changes}.items() if v}),
         )  # fmt: skip
 
-    def list_page(request: Request) -> Response:
-        curves = [name for name in files.names(root, *CURVES) if files.exists(root, *CURVES, name, CURVE)]
-        return draw_list(request, "runs/list.html.j2", curves=curves)
+    def _curves(self) -> list[str]:
+        names = files.names(self.root, *CURVES)
+        return [name for name in names if files.exists(self.root, *CURVES, name, CURVE)]
 
-    def list_csv(request: Request) -> Response:
-        rows = []
-        for run in stores.rows():
-            low, high = run.get("interval", (None, None))
-            rows.append({**run, "low": low, "high": high})
+    def list_csv(self, request: Request) -> Response:
+        """Return all runs as CSV."""
+        rows = (
+            {**run, **dict(zip(("low", "high"), run.get("interval", ()), strict=False))} for run in self.stores.rows()
+        )
         return tables.csv_response("runs.csv", RUN_COLUMNS, rows)
 
-    def leaderboard(request: Request) -> Response:
-        return site.render(request, "runs/leaderboard.html.j2", board=stores.board())
+    def leaderboard(self, request: Request) -> Response:
+        """Return the leaderboard."""
+        return self.site.render(request, "runs/leaderboard.html.j2", board=self.stores.board())
 
-    def leaderboard_csv(request: Request) -> Response:
-        board = stores.board()
+    def leaderboard_csv(self, request: Request) -> Response:
+        """Return the leaderboard as CSV."""
+        board = self.stores.board()
         return tables.csv_response("leaderboard.csv", board["columns"], board["rows"])
 
-    def run_page(request: Request) -> Response:
+    def run_page(self, request: Request) -> Response:
+        """Return a run's page; a prefix of its name leads there."""
         name = request.path_params["name"]
-        if (resolved := files.resolve(root, name)) != name:
+        if (resolved := files.resolve(self.root, name)) != name:
             return RedirectResponse(f"{page_path('ui')}/runs/{quote(resolved)}", 307)
-        return draw_run(request, "runs/run.html.j2")
+        return self.draw_run(request, "runs/run.html.j2")
 
-    def draw_run(request: Request, template: str = "runs/state.html.j2") -> Response:
+    def draw_run(self, request: Request, template: str = "runs/state.html.j2") -> Response:
+        """Return a run's page, or the part of it that follows the run."""
         name = request.path_params["name"]
-        run = stores.details(name)
+        run = self.stores.details(name)
 
         def can_compare(other: dict[str, Any]) -> bool:
             same = all(run[key] == other.get(key) for key in ("suite", "profile", "assets"))
@@ -119,122 +120,104 @@ def routes(site: Site, stores: Stores) -> list[BaseRoute]:
         with_video = sorted((one for one in run["episodes"] if one["film"]), key=lambda one: one["success"])
         videos = [
             one for one in with_video
-            if (not task or str(one["task"]) == task)
-            and (outcome not in OUTCOMES or one["success"] == (outcome == "success"))
+            if task in ("", str(one["task"])) and outcome in ("", OUTCOMES[one["success"]])
         ]  # fmt: skip
-        return site.render(
-            request, template, run=run, comparable=[other for other in stores.rows() if can_compare(other)],
-            has_report=files.exists(root, "runs", name, REPORT), videos=videos[:MAX_VIDEOS], video_count=len(videos),
-            total_videos=len(with_video), task=task, outcome=outcome, outcomes=OUTCOMES, logs=stores.logs(name),
-            last=sorted(run["episodes"], key=lambda one: -one["ended_at"])[:LAST_EPISODES],
-            acts=control_daemon.may_act(site, request),
+        return self.site.render(
+            request, template, run=run, comparable=[other for other in self.stores.rows() if can_compare(other)],
+            has_report=files.exists(self.root, "runs", name, REPORT), videos=videos[:MAX_VIDEOS],
+            video_count=len(videos), total_videos=len(with_video), task=task, outcome=outcome, outcomes=OUTCOMES,
+            logs=self.stores.logs(name), last=sorted(run["episodes"], key=lambda one: -one["ended_at"])[:LAST_EPISODES],
+            acts=control_daemon.may_act(self.site, request),
         )  # fmt: skip
 
-    async def act(request: Request) -> Response:
+    async def act(self, request: Request) -> Response:
         """Resume or delete a run, start the first one, or tell how far that is; by the control daemon, with a login."""
         parts = request.scope["path"].strip("/").split("/")
-        return await control_daemon.forward(site, request, "".join(f"/{quote(part, safe='')}" for part in parts))
+        return await control_daemon.forward(self.site, request, "".join(f"/{quote(part, safe='')}" for part in parts))
 
-    def episodes_csv(request: Request) -> Response:
+    def episodes_csv(self, request: Request) -> Response:
+        """Return a run's episodes as CSV."""
         name = request.path_params["name"]
-        run = stores.details(name)
+        run = self.stores.details(name)
         instructions = {task["task"]: task["instruction"] for task in run["tasks"]}
-        rows = [{**episode, "instruction": instructions[episode["task"]]} for episode in run["episodes"]]
+        rows = ({**episode, "instruction": instructions[episode["task"]]} for episode in run["episodes"])
         return tables.csv_response(f"{name}.csv", EPISODE_COLUMNS, rows)
 
-    async def events(request: Request) -> Response:
-        name = request.path_params["name"]
-        if streams.locked():
-            detail = f"{MAX_STREAMS} pages are following runs already; try again later"
-            return JSONResponse({"detail": detail}, 503, {"Retry-After": "5"})
-        await run_in_threadpool(stores.status, name)  # a run that does not exist is reported now
-
-        async def changes() -> AsyncIterator[str]:
-            """Yield the run's status whenever it changes, until it has ended; else a keep-alive comment."""
-            before = None
-            async with streams:
-                while True:
-                    try:
-                        status = await run_in_threadpool(stores.status, name)
-                    except (NotFound, StoreError) as error:
-                        yield f"event: gone\ndata: {json.dumps({'detail': str(error)})}\n\n"
-                        return
-                    text = json.dumps(status)
-                    yield f"data: {text}\n\n" if text != before else ": still here\n\n"
-                    if status["state"] in ("complete", "damaged"):
-                        yield "event: end\ndata: {}\n\n"
-                        return
-                    before = text
-                    await asyncio.sleep(POLL_S)
-
-        headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
-        return StreamingResponse(changes(), media_type="text/event-stream", headers=headers)
-
-    def report(request: Request) -> Response:
-        name = files.resolve(root, request.path_params["name"])
+    def report(self, request: Request) -> Response:
+        """Return a run's report, which may do nothing as its reader."""
+        name = files.resolve(self.root, request.path_params["name"])
         try:
-            file = files.open_file(root, "runs", name, REPORT)
+            file = files.open_file(self.root, "runs", name, REPORT)
         except NotFound as error:
             raise NotFound(f"{error}; build the report: ./lab report {name}") from error
         return OpenFile(file, REPORT, {"content-security-policy": REPORT_POLICY})
 
-    def video(request: Request) -> Response:
+    def video(self, request: Request) -> Response:
+        """Return a video of a run, or its still."""
         run, name = request.path_params["name"], request.path_params["film"]
         if Path(name).suffix not in (".mp4", ".jpg"):
             raise NotFound(f"{name!r} is not a video; expected .mp4 or .jpg")
-        return OpenFile(files.open_file(root, "runs", run, "videos", name), name)
+        return OpenFile(files.open_file(self.root, "runs", run, "videos", name), name)
 
-    def curve(request: Request) -> Response:
-        return OpenFile(files.open_file(root, *CURVES, request.path_params["name"], CURVE), CURVE)
+    def curve(self, request: Request) -> Response:
+        """Return a training curve of the course."""
+        return OpenFile(files.open_file(self.root, *CURVES, request.path_params["name"], CURVE), CURVE)
 
-    def sides(request: Request) -> tuple[str, str, bool]:
-        query = request.query_params
-        return query.get("a", ""), query.get("b", ""), query.get("force") == "1"
-
-    def compare_page(request: Request) -> Response:
-        a, b, force = sides(request)
+    def compare_page(self, request: Request) -> Response:
+        """Return the comparison of two runs."""
+        a, b, force = sides = _sides(request)
         result, reason, pairs = None, None, []
         show = request.query_params.get("show", "differ")
         if a and b:
             try:
-                result = stores.compare(a, b, force)
+                result = self.stores.compare(*sides)
                 matches = PAIR_FILTERS.get(show, PAIR_FILTERS["all"])
                 pairs = [pair for pair in result["pairs"] if matches(pair["a"]["success"], pair["b"]["success"])]
             except (PageError, StoreError) as error:
                 reason = str(error)
-        return site.render(
-            request, "runs/compare.html.j2", runs=[run for run in stores.rows() if run.get("done")], a=a, b=b,
+        return self.site.render(
+            request, "runs/compare.html.j2", runs=[run for run in self.stores.rows() if run.get("done")], a=a, b=b,
             result=result, reason=reason, show=show, force=force, options=list(PAIR_FILTERS),
             pairs=pairs[:MAX_VIDEOS], pair_count=len(pairs),
             verdict=verdict(result, texts.language_of(request)) if result else "",
         )  # fmt: skip
 
-    def json_of(answer) -> Any:
-        return lambda request: JSONResponse(answer(request))
 
+def routes(site: Site, stores: Stores) -> list[BaseRoute]:
+    """Return the routes of the pages and of the JSON."""
+    pages = RunPages(site, stores)
+    answers: dict[str, Callable[[Request], Any]] = {
+        "/api/runs": lambda request: {"runs": stores.rows()},
+        "/api/runs/{name}": lambda request: stores.details(request.path_params["name"]),
+        "/api/compare": lambda request: stores.compare(*_sides(request)),
+        "/api/leaderboard": lambda request: stores.board(),
+    }
     return [
-        Route("/runs", list_page),
-        Route("/runs.csv", list_csv),
-        Route("/runs/leaderboard", leaderboard),
-        Route("/runs/leaderboard.csv", leaderboard_csv),
-        Route("/runs/compare", compare_page),
-        Route("/runs/rows", lambda request: draw_list(request, "runs/rows.html.j2")),
-        Route("/runs/first", act, methods=["POST"]),
-        Route("/runs/{name}/state", draw_run),
-        Route("/runs/{name}/action", act),
-        *(Route(f"/runs/{{name}}/{what}", act, methods=["POST"]) for what in ("resume", "delete")),
-        Route("/runs/{name}", run_page),
-        Route("/runs/{name}/episodes.csv", episodes_csv),
-        Route("/runs/{name}/events", events),
-        Route("/runs/{name}/report.html", report),
-        Route("/runs/{name}/videos/{film}", video),
-        Route("/curves/{name}.png", curve),
-        Route("/api/runs", json_of(lambda request: {"runs": stores.rows()})),
-        Route("/api/runs/{name}", json_of(lambda request: stores.details(request.path_params["name"]))),
-        Route("/api/runs/{name}/events", events),
-        Route("/api/compare", json_of(lambda request: stores.compare(*sides(request)))),
-        Route("/api/leaderboard", json_of(lambda request: stores.board())),
+        Route("/runs", pages.draw_list),
+        Route("/runs.csv", pages.list_csv),
+        Route("/runs/leaderboard", pages.leaderboard),
+        Route("/runs/leaderboard.csv", pages.leaderboard_csv),
+        Route("/runs/compare", pages.compare_page),
+        Route("/runs/rows", pages.draw_list),
+        Route("/runs/first", pages.act, methods=["POST"]),
+        Route("/runs/{name}/state", pages.draw_run),
+        Route("/runs/{name}/action", pages.act),
+        *(Route(f"/runs/{{name}}/{what}", pages.act, methods=["POST"]) for what in ("resume", "delete")),
+        Route("/runs/{name}", pages.run_page),
+        Route("/runs/{name}/episodes.csv", pages.episodes_csv),
+        Route("/runs/{name}/report.html", pages.report),
+        Route("/runs/{name}/videos/{film}", pages.video),
+        Route("/curves/{name}.png", pages.curve),
+        *(
+            Route(path, lambda request, answer=answer: JSONResponse(answer(request)))
+            for path, answer in answers.items()
+        ),
     ]
+
+
+def _sides(request: Request) -> tuple[str, str, bool]:
+    query = request.query_params
+    return query.get("a", ""), query.get("b", ""), query.get("force") == "1"
 
 
 def verdict(result: Mapping[str, Any], language: str) -> str:

@@ -33,6 +33,7 @@ STATUS_TIMEOUT_S = 2.0
 WORST_FIRST = ("fail", "warn", "pass", "skip")
 NOTEBOOKS = ("ws_mdl", "libero_notebook", "openvla_notebook", "gr00t_notebook", "lerobot_notebook", "hf")
 BROWSER_SERVICES = (*NOTEBOOKS, "tensorboard")  # opened in a browser
+GROUPS = ("policies", "benchmarks", "course", "pages")  # in the order of the page
 DETAILS = ("policy", "checkpoint", "revision", "device", "quantization", "lock")
 
 
@@ -61,6 +62,13 @@ class ServiceRow:
         return urlsplit(self.url).port
 
     @property
+    def group(self) -> str:
+        """One of GROUPS."""
+        by_role = {"policy": "policies", "job": "benchmarks"}
+        role = self.instance.get("role") or ("policy" if "policy" in self.details else "")
+        return by_role.get(role) or ("course" if self.name in NOTEBOOKS else "pages")
+
+    @property
     def is_current(self) -> bool | None:
         """Whether its image or environment matches the lock; None if it is not built."""
         image = self.instance.get("image_fits")
@@ -76,7 +84,8 @@ def routes(site: Site) -> list[BaseRoute]:
         host = request.url.hostname or "127.0.0.1"
         acts = acts and not unavailable and site.login.is_logged_in(request)
         return site.render(
-            request, template, services=services, shares=machine(), host=host, acts=acts, unavailable=unavailable,
+            request, template, services=services, groups=GROUPS, shares=machine(), host=host, acts=acts,
+            unavailable=unavailable,
             now=time.time(), token=site.login.required, page_service=PAGE, lab_status=status["status"],
             error=status["error"], actions=status["actions"], page_url=page_url, opened=BROWSER_SERVICES,
         )  # fmt: skip

@@ -15,18 +15,20 @@ T = TypeVar("T")
 ROWS = 100  # rows per page
 
 
-def page(request: Request, rows: Sequence[T], filters: Mapping[str, str]) -> tuple[Sequence[T], dict[str, Any]]:
-    """Return the rows of the requested page, and for the template: the index of the first one, the number of all, and
-    the queries of the previous ("newer") and next ("older") page, if they exist.
+def page(
+    request: Request, rows: Sequence[T], filters: Mapping[str, str], count: int = ROWS
+) -> tuple[Sequence[T], dict[str, Any]]:
+    """Return the requested page of `count` rows, and for the template: the index of the first one, the number of all,
+    and the queries of the previous ("newer") and next ("older") page, if they exist.
     """
     requested = request.query_params.get("from", "")
     start = min(int(requested), max(len(rows) - 1, 0)) if requested.isdecimal() and len(requested) < 10 else 0
-    turns = {"newer": max(start - ROWS, 0)} if start else {}
-    if start + ROWS < len(rows):
-        turns["older"] = start + ROWS
+    turns = {"newer": max(start - count, 0)} if start else {}
+    if start + count < len(rows):
+        turns["older"] = start + count
     filters = {name: value for name, value in filters.items() if value}
     queries = {name: urlencode({**filters, "from": first}) for name, first in turns.items()}
-    return rows[start : start + ROWS], {"start": start, "left": len(rows), "turns": queries}
+    return rows[start : start + count], {"start": start, "left": len(rows), "turns": queries}
 
 
 def ordered(rows: Sequence[T], sort: str, keys: Mapping[str, Callable[[T], Any]]) -> Sequence[T]:

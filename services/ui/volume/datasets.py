@@ -8,24 +8,29 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import threading
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from services.ui.site.requests import NotFound
 from services.ui.volume import files
+from vla_common import anchored
 from vla_contract.protocol.errors import did_you_mean
 from vla_datasets.errors import DatasetError
 
 if TYPE_CHECKING:
     from vla_datasets.lerobot import LeRobotDataset
+    from vla_datasets.metadata import Episode
 
 DIRECTORY, HDF5_SUFFIXES = "datasets", (".hdf5", ".h5")
 META = ("info.json", "episodes.jsonl", "tasks.parquet")  # in meta/; the last one in v3.0
 MAX_BYTES_BY_SUFFIX = {".parquet": 2**28}  # of a file that is read at once
 OTHER_BYTES = 2**26
+STATISTICS = ("min", "mean", "max", "std")
+TAR_BYTES = 2**16  # of a download, per read
 OPEN = 16  # data sets kept open
 
 
@@ -50,13 +55,16 @@ class Datasets:
         with self._lock:
             dataset = self._dataset(name)
             bad, why = self._bad(dataset)
+            thumbnail = self._thumbnail(dataset)
             origin, sources = dataset.source or {}, ("recording", "run", "suite", "policy", "noise", "starts")
             return {
                 **self._row(name), "schema": summary.schema(dataset), "tasks_told": summary.tasks(dataset),
+                "statistics": self._statistics(dataset), "thumbnail": thumbnail,
                 "source": {key: str(origin[key]) for key in sources if key in origin},
                 "check": self._check(name), "marks_trouble": why,
                 "episodes_told": [
-                    {"episode": row.index, "task": "; ".join(row.tasks), "steps": row.length, "bad": row.index in bad}
+                    {"episode": row.index, "task": "; ".join(row.tasks), "steps": row.length, "bad": row.index in bad,
+                     "start": dataset.clip(row.index, thumbnail).start_s if thumbnail and dataset.is_v3 else 0.0}
                     for row in dataset.episodes
                 ],
             }  # fmt: skip
@@ -104,6 +112,25 @@ class Datasets:
         with self._lock:
             return {"bad": marks.mark(self._dataset(name), bad, good).bad}
 
+    def archive(self, name: str) -> Iterator[bytes]:
+        """Yield a data set's directory as a tar file, links as links. Raises NotFound."""
+        with self._lock:
+            self._dataset(name)
+        with anchored.directory(self._root, DIRECTORY) as around:
+            command = ["tar", "--create", "--file=-", "--", name]
+            process = subprocess.Popen(command, cwd=f"/proc/self/fd/{around}", stdout=subprocess.PIPE)
+        output = process.stdout
+        assert output is not None
+
+        def chunks() -> Iterator[bytes]:
+            with process:
+                try:
+                    yield from iter(lambda: output.read(TAR_BYTES), b"")
+                finally:
+                    process.kill()
+
+        return chunks()
+
     def _row(self, name: str) -> dict[str, Any]:
         """Return a row, cached until the data set changes; empty if it is not a data set."""
         mark = self._fingerprint(name)
@@ -127,6 +154,9 @@ class Datasets:
                 "layout": summary.layout(dataset), "robot": str(dataset.info.get("robot_type") or ""),
                 "fps": dataset.fps, "episodes": len(dataset.episodes), "steps": len(dataset),
                 "tasks": len(dataset.tasks), "bad": len(self._bad(dataset)[0]),
+                "thumbnail": self._thumbnail(dataset) and dataset.episodes and (
+                    f"{dataset.episodes[0].index}/{self._thumbnail(dataset)}"
+                ),
                 "cameras": [key.removeprefix("observation.images.") for key in dataset.video_keys],
             }  # fmt: skip
         except (DatasetError, NotFound) as error:
@@ -176,6 +206,24 @@ class Datasets:
             raise OSError(f"the file has more than {limit >> 20} MB, too much for a page")
         return descriptor
 
+    def _thumbnail(self, dataset: LeRobotDataset) -> str | None:
+        """Return the first camera with videos, whose first frames stand for the episodes; None if there is none."""
+        return next((key for key in dataset.video_keys if dataset.features[key]["dtype"] == "video"), None)
+
+    def _statistics(self, dataset: LeRobotDataset) -> list[tuple[Any, ...]]:
+        """Return the statistics of states and actions that the data set states: column, name, numbers."""
+        from vla_datasets import summary
+
+        try:
+            stated = dataset.stated_statistics() or {}
+            return [
+                (key, name, *(float(stated[key][kind][n]) for kind in STATISTICS))
+                for key in stated if key in dataset.features and key.startswith(("observation.", "action"))
+                for n, name in enumerate(summary.names_of(dataset, key))
+            ]  # fmt: skip
+        except (DatasetError, KeyError, IndexError, TypeError, ValueError):  # the check reports it
+            return []
+
     def _bad(self, dataset: LeRobotDataset) -> tuple[tuple[int, ...], str | None]:
         """Return the marked episodes, and the error if the marks cannot be read."""
         from vla_datasets import marks
@@ -206,7 +254,7 @@ class Datasets:
         return str(error).replace(f"{self._root}/", "")
 
 
-def _find_episode(dataset: LeRobotDataset, index: int):
+def _find_episode(dataset: LeRobotDataset, index: int) -> Episode:
     for episode in dataset.episodes:
         if episode.index == index:
             return episode

@@ -1,17 +1,11 @@
 // The list of runs: filters act at once, running rows move, and two chosen runs can be compared.
-import { draw, follow } from "../site/live.js";
+import { filters } from "../site/filters.js";
+import { follow } from "../site/live.js";
 import { say } from "../site/texts.js";
 
-const RUNNING_MS = 3000, QUIET_MS = 15000, TYPING_MS = 150;
+const RUNNING_MS = 3000, QUIET_MS = 15000;
 const form = document.querySelector("#filters"), rows = document.querySelector("#rows"), compare = document.querySelector("#compare");
 const chosen = new Set(); // in the order of choosing: A, then B; a filter may hide them
-const from = new URLSearchParams(location.search).get("from");
-
-function query() {
-  const fields = new URLSearchParams(new FormData(form));
-  for (const [name, value] of [...fields]) if (!value) fields.delete(name);
-  return fields;
-}
 
 function showChosen() {
   for (const box of rows.querySelectorAll("[data-choose]")) box.checked = chosen.has(box.dataset.choose);
@@ -19,21 +13,8 @@ function showChosen() {
   compare.textContent = chosen.size === 2 ? say("compare_chosen", { a: [...chosen][0], b: [...chosen][1] }) : say("compare_two");
 }
 
-const path = () => `runs/rows?${query()}${from && !moved ? `&from=${from}` : ""}`;
-let timer, moved = false;
-
-function filter() {
-  moved = true; // back to the first page of what is found
-  clearTimeout(timer);
-  timer = setTimeout(async () => {
-    history.replaceState(null, "", `${location.pathname}?${query()}`);
-    if (await draw(path(), rows)) showChosen();
-  }, TYPING_MS);
-}
-
 for (const box of rows.querySelectorAll("[data-choose]:checked")) chosen.add(box.dataset.choose); // before this script came
-form.addEventListener("input", filter);
-form.addEventListener("submit", (event) => { event.preventDefault(); filter(); });
+const { address, filter } = filters(form, rows, "runs/rows", showChosen);
 rows.addEventListener("click", (event) => {
   const column = event.target.closest("a[data-sort]");
   if (!column) return;
@@ -50,6 +31,5 @@ compare.addEventListener("click", () => {
   const [a, b] = chosen;
   location.href = `runs/compare?${new URLSearchParams({ a, b })}`;
 });
-follow(path, rows, () => (rows.querySelector("[data-state=running]") ? RUNNING_MS : QUIET_MS));
+follow(address, rows, () => (rows.querySelector("[data-state=running]") ? RUNNING_MS : QUIET_MS));
 showChosen();
-if (form.q.value !== form.q.defaultValue) filter(); // typed before this script came

@@ -1,35 +1,14 @@
 // A run's page: drawn again whenever the run changes. Logged-in users resume and delete it.
-import { confirmed, draw, post } from "../site/live.js";
+import { confirmed, follow, followAction, post } from "../site/live.js";
 import { say } from "../site/texts.js";
 
-const POLL_MS = 1000;
-const box = document.querySelector("#run"), name = box.dataset.run, lost = document.querySelector("#lost");
+const RUNNING_MS = 1500, QUIET_MS = 15000;
+const box = document.querySelector("#run"), name = box.dataset.run, card = document.querySelector("#action");
 const state = () => document.querySelector("#standing").dataset.state;
 const videos = () => new URLSearchParams(new FormData(document.querySelector("#video-filters") ?? undefined));
-const show = () => draw(`${name}/state?${videos()}`, box);
+const again = follow(() => `${name}/state?${videos()}`, box, () => (state() === "running" ? RUNNING_MS : QUIET_MS));
 
-function watch() {
-  const events = new EventSource(`${name}/events`);
-  events.onopen = () => { lost.hidden = true; };
-  events.onmessage = show;
-  events.addEventListener("end", () => { events.close(); show(); });
-  events.addEventListener("gone", () => { events.close(); lost.hidden = false; });
-  events.onerror = () => { lost.hidden = false; }; // the browser tries again by itself
-}
-
-// Shows the output of a resumed evaluation until it runs or has failed.
-async function followAction() {
-  const action = await (await fetch(`${name}/action`)).json().catch(() => ({}));
-  const card = document.querySelector("#action");
-  if (action.what) {
-    card.hidden = state() === "running" && !action.code;
-    card.firstElementChild.textContent = action.output || "…";
-  }
-  await show();
-  if (action.what && action.ended === null) setTimeout(followAction, POLL_MS);
-}
-
-box.addEventListener("change", ({ target }) => { if (target.closest("#video-filters")) show(); });
+box.addEventListener("change", ({ target }) => { if (target.closest("#video-filters")) again(); });
 box.addEventListener("click", async ({ target }) => {
   const what = target.dataset.act;
   if (!what || !(await confirmed(say(`${what}_sure`, { name }), target.textContent))) return;
@@ -37,6 +16,6 @@ box.addEventListener("click", async ({ target }) => {
   const done = await post(`${name}/${what}`);
   target.disabled = false;
   if (done && what === "delete") location.href = "../runs";
-  if (done && what === "resume") followAction();
+  if (done && what === "resume") await followAction(`${name}/action`, card);
+  again();
 });
-if (state() !== "complete") watch();

@@ -54,7 +54,11 @@ function anew() {
 
 function showTasks() {
   const chosen = about.suites[form.suite.value];
-  form.task.replaceChildren(...chosen.map((words, index) => new Option(`${index}. ${words}`, index)));
+  const options = chosen.map((words, index) => new Option(`${index}. ${words}`, index));
+  const sought = form.search.value.toLowerCase().split(/\s+/), before = form.task.value;
+  const found = options.filter(({ text }) => sought.every((word) => text.toLowerCase().includes(word)));
+  form.task.replaceChildren(...(found.length ? found : options));
+  if (found.some(({ value }) => value === before)) form.task.value = before;
 }
 
 async function showPolicies() {
@@ -188,6 +192,7 @@ function enable(may) {
   for (const one of [instruction, ...document.querySelectorAll("#words button")]) one.disabled = !may.words;
   for (const one of document.querySelectorAll("[name=driver]")) one.disabled = !may[one.value];
   driving.allow(may.drive ?? false);
+  $("#ask-frame").disabled = $("#cameras").hidden;
 }
 
 function show() {
@@ -256,8 +261,18 @@ const instruct = (text) => {
   tell({ do: "instruct", instruction: text });
 };
 
+// Takes the cameras' last images and the instruction to the page Ask, in this tab.
+function askFrame() {
+  const cameras = [...document.querySelectorAll("#cameras canvas")];
+  const pictures = Object.fromEntries(cameras.map((canvas) => [canvas.dataset.camera, canvas.toDataURL()]));
+  const frame = { pictures, first: cameras[0].dataset.camera, instruction: instruction.value };
+  sessionStorage.setItem("vlalab-frame", JSON.stringify(frame));
+  location.href = "ask/";
+}
+
 form.addEventListener("submit", open);
-form.suite.addEventListener("change", showTasks);
+form.suite.addEventListener("change", () => { form.search.value = ""; showTasks(); });
+form.search.addEventListener("input", showTasks);
 window.addEventListener("focus", showPolicies);
 form.start.addEventListener("change", () => { form.init.parentElement.hidden = form.start.value !== "init"; });
 $("#play").addEventListener("click", () => tell({ do: $("#play").dataset.do }));
@@ -268,6 +283,7 @@ $("#next").addEventListener("click", () => tell({ do: "reset", start: { drawn: M
 $("#speed").addEventListener("change", () => tell({ do: "speed", speed: Number($("#speed").value) }));
 $("#film").addEventListener("click", saveFilm);
 $("#keep").addEventListener("click", keep);
+$("#ask-frame").addEventListener("click", askFrame);
 $("#words").addEventListener("submit", (event) => { event.preventDefault(); instruct(instruction.value); });
 $("#own-words").addEventListener("click", () => instruct(""));
 for (const one of document.querySelectorAll("[name=driver]")) {

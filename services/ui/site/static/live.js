@@ -2,7 +2,7 @@
 
 // Gives `old` the content of `fresh`: open details, videos, fields and the focus stay where they are.
 export function morph(old, fresh) {
-  if (old.isEqualNode(fresh)) return;
+  if (old.isEqualNode(fresh) || old.dataset?.keep !== undefined) return; // data-keep: a script's
   if (old.nodeName !== fresh.nodeName || (old.id ?? "") !== (fresh.id ?? "")) return old.replaceWith(fresh);
   if (old.nodeType !== Node.ELEMENT_NODE) {
     old.data = fresh.data;
@@ -29,6 +29,7 @@ export function morph(old, fresh) {
   while (at) at = [at.nextSibling, at.remove()][0];
 }
 
+const ACTION_MS = 1000;
 const TIMEOUT_MS = 60000; // a status takes 40 s at most
 const lost = document.querySelector("#lost");
 
@@ -44,13 +45,19 @@ export async function draw(path, element) {
   return answer?.ok ?? false;
 }
 
-// Draws again and again while somebody looks. every: ms until the next time, asked after each.
-export function follow(path, element, every) {
-  let timer;
+// Draws again and again while somebody looks. every: ms until the next time, asked after each. after: called when it came.
+export function follow(path, element, every, after = () => {}) {
+  let timer, isDrawing = false, isStale = false;
   async function again() {
     clearTimeout(timer);
-    if (!document.hidden) await draw(path(), element);
-    clearTimeout(timer);
+    isStale = isDrawing;
+    if (isDrawing) return; // what is being drawn may be old: it is drawn once more
+    isDrawing = true;
+    do {
+      isStale = false;
+      if (!document.hidden && await draw(path(), element) && !isStale) after();
+    } while (isStale);
+    isDrawing = false;
     timer = setTimeout(again, every());
   }
   document.addEventListener("visibilitychange", () => document.hidden || again());
@@ -78,4 +85,19 @@ export function confirmed(question, action) {
   dialog.returnValue = "";
   dialog.showModal();
   return new Promise((decide) => dialog.addEventListener("close", () => decide(dialog.returnValue === "yes"), { once: true }));
+}
+
+// Shows in `card` what a started action prints, with its progress ("3 of 10"), until it has ended; returns whether it did.
+export async function followAction(path, card) {
+  const output = card.querySelector("pre"), bar = card.querySelector("progress");
+  for (;;) {
+    const action = await (await fetch(path).catch(() => null))?.json().catch(() => null);
+    if (!action?.what) return false;
+    card.hidden = false;
+    output.textContent = action.output || "…";
+    const [, done, of] = action.output.match(/(\d+) of (\d+)(?![^]*\d of \d)/) ?? [];
+    if (bar && of) Object.assign(bar, { max: Number(of), value: Number(done) });
+    if (action.ended !== null) return true;
+    await new Promise((next) => setTimeout(next, ACTION_MS));
+  }
 }
