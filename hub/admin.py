@@ -1,15 +1,9 @@
-"""`python -m hub.admin ACTION OPTIONS ARGUMENT …`: what `./lab class` does with accounts and running servers, as root.
-
-OPTIONS is a JSON object: the keyword arguments of the action's function.
-"""
-
-from __future__ import annotations
+"""`python -m hub.admin ACTION OPTIONS ARGUMENT …`: `./lab class` as root. OPTIONS: keyword arguments, in JSON."""
 
 import contextlib
 import json
 import os
 import secrets
-import shutil
 import subprocess
 import sys
 import time
@@ -19,29 +13,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from hub import grants, homes, limits, sandbox, store
+from hub import grants, limits, sandbox, store
 from lessons.exercises import NAMES
 from lessons.exercises.table import print_table
 
 STOP_S, START_S = 180.0, 900.0  # as long as the hub waits for thirty servers on two cores
-GRADE_S = 900.0  # for one student's exercises
-MAX_REPORT = 1_000_000  # bytes
-# As the student, so that nothing is read that the student cannot read. `cd` in a shell fails: the path is root's.
-PACK = 'find "./$0" -type f -size -100M -print0 | tar -c --null --no-recursion -T -'
-
-
-def main() -> int:
-    """Run the command line; return the exit code."""
-    action, options, *arguments = sys.argv[1:]
-    try:
-        ACTIONS[action](*arguments, **json.loads(options))
-    except (ValueError, RuntimeError, OSError, subprocess.SubprocessError) as error:
-        print(f"lab: {error}", file=sys.stderr)
-        return 1
-    return 0
-
-
-# --- accounts -----------------------------------------------------------------------------------------------
+GRADE_S, MAX_REPORT = "900", 1_000_000  # seconds and bytes of the check of one student's exercises
+# Run by the student, so that nothing is read that the student cannot read.
+PACK = 'find "./$0" -type f -size -100M -print0 | tar -c --null --no-recursion -T - | head -c 1G'
 
 
 def add(*arguments: str) -> None:
@@ -59,18 +38,17 @@ def add(*arguments: str) -> None:
 
 def print_students() -> None:
     """Print the students: login, server, memory, disk."""
-    running = {}
+    running: dict[str, dict[str, Any]] = {}
     with contextlib.suppress(RuntimeError):
         running = {user["name"]: user.get("servers", {}).get("", {}) for user in api("GET", "users")}
     print(f"{'name':20}{'login':10}{'server':10}{'MB':>7}{'disk MB':>10}  id")
     for name, account in store.accounts().items():
         login = "code" if account.is_code and account.secret else "password" if account.secret else "other"
-        server = running.get(name) or {}
+        server = running.get(name, {})
         state = server.get("pending") or ("ready" if server.get("ready") else "-")
-        memory = limits.memory_bytes(account.id)
-        megabytes = f"{memory / 1e6:.0f}" if memory else "-"
-        used = subprocess.run(["du", "-s", "--block-size=1", account.home], capture_output=True).stdout or b"0"
-        print(f"{name:20}{login:10}{state:10}{megabytes:>7}{int(used.split()[0]) / 1e6:>10.0f}  {account.id}")
+        memory = f"{limits.memory_bytes(account.id) / 1e6:.0f}"
+        used = subprocess.run(["du", "-s", "--block-size=MB", account.home], capture_output=True, text=True).stdout
+        print(f"{name:20}{login:10}{state:10}{memory:>7}{used.partition('MB')[0] or 0:>10}  {account.id}")
 
 
 def reset(*names: str) -> None:
@@ -93,24 +71,16 @@ def remove(*names: str, keep_work: bool = False) -> None:
 
             with contextlib.suppress(ValueError):  # the student has never started a server
                 token_file.remove(token_file.path_on(Path(settings["volume"])), name)
-        if keep_work:
-            print(f"{name}: removed; the work stays in {account.home}")
-            continue
-        homes.unmount(account)
-        homes.image(account).unlink(missing_ok=True)
-        shutil.rmtree(account.home)
-        print(f"{name}: removed, with all work")
-
-
-# --- servers ------------------------------------------------------------------------------------------------
+        if not keep_work:
+            limits.remove_home(account)
+        print(f"{name}: removed; " + (f"the work stays in {account.home}" if keep_work else "the work too"))
 
 
 def api(method: str, path: str, body: Any = None) -> Any:
     """Return the hub's answer, None if there is no such user. Raises RuntimeError if it does not run, or refuses."""
     import requests  # here and above: what only some actions need takes long to import
 
-    settings, token = store.read("settings.json"), store.read("secrets.json").get("api", "")
-    url = f"http://{settings.get('hub_ip', '127.0.0.1')}:{settings.get('hub_port', 0)}/hub/api/{path}"
+    url, token = f"{store.read('settings.json')['hub_url']}/hub/api/{path}", store.read("secrets.json").get("api", "")
     try:
         answer = requests.request(method, url, json=body, headers={"Authorization": f"token {token}"}, timeout=60)
     except requests.RequestException:
@@ -138,7 +108,7 @@ def server_of(name: str) -> dict[str, Any]:
 def is_ready(name: str) -> bool:
     """Return whether a student's server answers. Raises RuntimeError if its start failed."""
     if not (server := server_of(name)):
-        raise RuntimeError(f"{name}'s server did not start; see ./lab class logs")
+        raise RuntimeError(f"{name}'s server did not start: never logged in? see ./lab class logs")
     return bool(server.get("ready"))
 
 
@@ -168,17 +138,9 @@ def restart(*names: str) -> None:
     """Restart students' servers; files stay, running cells end."""
     for name in names:
         choices = stop(name)
-        if api("GET", f"users/{name}") is None:
-            raise ValueError(f"{name} has never logged in, so there is no server to restart")
         api("POST", f"users/{name}/server", choices)
         repeat_until(partial(is_ready, name), f"{name}'s server did not start", START_S)
         print(f"{name}: restarted")
-
-
-def down() -> None:
-    """Stop all students' servers."""
-    for name in store.accounts():
-        stop(name)
 
 
 def gpu(action: str, name: str, hours: float = 2.0, gb: float = 4.0, gpu: int = 0) -> None:
@@ -189,12 +151,8 @@ def gpu(action: str, name: str, hours: float = 2.0, gb: float = 4.0, gpu: int = 
         print(f"{name}: {made.gb:g} GB of GPU {made.gpu} until {until}; the notebook restarts")
     elif not grants.revoke(name):
         raise ValueError(f"{name} has no GPU grant")
-    with contextlib.suppress(RuntimeError):  # the class does not run
-        if api("GET", f"users/{name}"):
-            restart(name)
-
-
-# --- teaching -----------------------------------------------------------------------------------------------
+    with contextlib.suppress(RuntimeError):  # the class does not run, or the student never logged in
+        restart(name)
 
 
 def grades(csv: str = "") -> None:
@@ -209,35 +167,33 @@ def grades(csv: str = "") -> None:
 
 def grade(account: store.Account) -> dict[str, dict[str, str]]:
     """Return the state of a student's exercises."""
-    settings, target = store.read("settings.json"), f"/home/{account.name}/notebooks/exercises"
-    homes.prepare(account, settings["disk_gb"])
-    words = ["-m", "lessons.exercises.check", "--report", "--directory", target]
     try:
-        output = in_sandbox(account, settings, [next(iter(settings["pythons"].values())), *words])
-        found = json.loads(output.splitlines()[-1])
+        found = json.loads(report_of(account, store.read("settings.json")).splitlines()[-1])
         return {n: {k: str(found[n][k])[:300] for k in ("state", "mistake")} for n in NAMES if n in found}
-    except (OSError, subprocess.TimeoutExpired, ValueError, IndexError, KeyError, TypeError):
+    except (OSError, ValueError, IndexError, KeyError, TypeError):
         return {"": {"state": "failed", "mistake": "the check ended without results"}}
 
 
-def in_sandbox(account: store.Account, settings: dict[str, Any], words: list[str]) -> str:
-    """Return what a command prints in a student's sandbox."""
-    report = f".grades-{secrets.token_hex(8)}"
+def report_of(account: store.Account, settings: dict[str, Any]) -> str:
+    """Return what the check of a student's files prints, in the sandbox or a container: it runs the student's code."""
+    home, report = limits.prepare_home(account, settings["disk_gb"]), f".grades-{secrets.token_hex(8)}"
+    words = ["timeout", GRADE_S, next(iter(settings.get("pythons", {"": "python"}).values()))]
+    words += ["-m", "lessons.exercises.check", "--report", "--directory", f"/home/{account.name}/notebooks/exercises"]
+    if settings["runtime"] == "docker":
+        from hub.spawners import run_in_container
+
+        return run_in_container(account, settings, words)
     variables = {"PATH": "/usr/bin:/bin", "PYTHONPATH": settings["python_path"], "OMP_NUM_THREADS": "1"}
-    line = sandbox.command(sandbox.specification(account, settings, log=report), words)
-    null = subprocess.DEVNULL
-    subprocess.run(line, env=variables, stdout=null, stderr=null, timeout=GRADE_S)
-    with open(os.open(account.home / report, os.O_RDONLY | os.O_NOFOLLOW)) as file:
+    subprocess.run(sandbox.command(sandbox.specification(account, settings, log=report), words), env=variables)
+    with open(os.open(home / report, os.O_RDONLY | os.O_NOFOLLOW)) as file:
         text = file.read(MAX_REPORT)
-    (account.home / report).unlink()
+    (home / report).unlink()
     return text
 
 
 def hand_out(*names: str) -> None:
     """Copy files into each student's notebooks; existing ones stay as they are."""
-    files = [Path(name).absolute() for name in names]
-    if missing := [str(path) for path in files if not path.exists()]:
-        raise ValueError(f"{missing[0]} does not exist")
+    files = [Path(name).resolve(strict=True) for name in names]
     words = [word for path in files for word in ("-C", str(path.parent), path.name)]
     pack = subprocess.run(["tar", "-c", "--mode=u+rwX,go=", *words], check=True, capture_output=True).stdout
     for account in store.accounts().values():
@@ -252,28 +208,23 @@ def collect(what: str, target: str) -> None:
         directory = Path(target) / account.name
         directory.mkdir(parents=True, exist_ok=True)
         unpack = ["tar", "-x", "-v", "--no-same-owner", "--no-same-permissions", "-C", str(directory)]
-        files = subprocess.run(unpack, input=pack, check=bool(pack), capture_output=True).stdout
+        files = subprocess.run(unpack, input=pack, capture_output=True).stdout
         print(f"{account.name}: {len(files.splitlines())} files")
 
 
 def as_student(account: store.Account, command: list[str], data: bytes = b"") -> bytes:
     """Return the output of a command in a student's home, run with the student's rights; empty if it fails."""
-    home = homes.prepare(account, store.read("settings.json")["disk_gb"])
+    home = limits.prepare_home(account, store.read("settings.json")["disk_gb"])
     who: dict[str, Any] = {"user": account.uid, "group": account.uid, "extra_groups": []}
-    environment = {"PATH": "/usr/bin:/bin"}
-    done = subprocess.run(command, cwd=home, input=data, capture_output=True, env=environment, **who)
+    done = subprocess.run(command, cwd=home, input=data, capture_output=True, env={"PATH": "/usr/bin:/bin"}, **who)
     return bytes(done.stdout)
-
-
-# --- backup, versions ---------------------------------------------------------------------------------------
 
 
 def backup(file: str) -> None:
     """Write accounts, settings, secrets and all homes to a tar archive; a new hub makes its database again."""
     target = Path(file).absolute()
     for account in store.accounts().values():
-        if homes.image(account).exists():
-            homes.prepare(account, 0)
+        limits.prepare_home(account, store.read("settings.json")["disk_gb"])
     new = target.with_name(f".{target.name}.new")
     new.touch(mode=0o600)
     tar = ["tar", "--create", f"--file={new}", "--numeric-owner", "--exclude=./homes/*.img", "--exclude=./hub.sqlite*"]
@@ -289,27 +240,27 @@ def restore(file: str) -> None:
     """Unpack a backup into an empty class. Homes get the disk limit that they had."""
     if store.accounts():
         raise ValueError(f"{store.directory()} has students already; restore into another volume, or remove it first")
-    tar = ["tar", "--extract", f"--file={Path(file).absolute()}", "--numeric-owner", "--same-owner"]
+    tar = ["tar", "-xp", f"--file={Path(file).absolute()}", "--numeric-owner", f"--directory={store.directory()}"]
     made_with = subprocess.run([*tar, "--to-stdout", "./versions.json"], check=True, capture_output=True).stdout
     store.check_versions(json.loads(made_with))
-    tar += ["--preserve-permissions", f"--directory={store.directory()}"]
     subprocess.run([*tar, "--exclude=./homes"], check=True)
     for account in store.accounts().values():
-        homes.prepare(account, store.read("settings.json")["disk_gb"])
+        limits.prepare_home(account, store.read("settings.json")["disk_gb"])
     subprocess.run(tar, check=True)
     print(f"restored {len(store.accounts())} students; start the class: ./lab class up")
 
 
-def check() -> None:
-    """Raise ValueError if this class was made by a newer lab or JupyterHub; else it is this one's from now on."""
-    store.check_versions(store.read("versions.json"))
-
-
-ACTIONS: dict[str, Callable[..., None]] = {
-    "add": add, "list": print_students, "reset": reset, "remove": remove, "restart": restart, "down": down, "gpu": gpu,
-    "grades": grades, "hand-out": hand_out, "collect": collect, "backup": backup, "restore": restore, "check": check,
+ACTIONS: dict[str, Callable[..., Any]] = {
+    "add": add, "list": print_students, "reset": reset, "remove": remove, "restart": restart, "gpu": gpu,
+    "grades": grades, "hand-out": hand_out, "collect": collect, "backup": backup, "restore": restore,
+    "down": lambda: [stop(name) for name in store.accounts()],
+    "check": lambda: store.check_versions(store.read("versions.json")),
 }  # fmt: skip
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    action, options, *arguments = sys.argv[1:]
+    try:
+        ACTIONS[action](*arguments, **json.loads(options))
+    except (ValueError, RuntimeError, OSError, subprocess.SubprocessError) as error:
+        sys.exit(f"lab: {error}")

@@ -5,20 +5,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-HERE = Path(__file__).resolve().parent
-FILES = ("package.json", "package-lock.json")
-
-
-def main() -> None:
-    """Install the proxy into .venv/proxy with npm of the environment's own Node."""
-    target = Path(sys.prefix) / "proxy"
-    shutil.rmtree(target, ignore_errors=True)
-    target.mkdir()
-    for name in FILES:
-        shutil.copy(HERE / name, target)
-    npm = Path(sys.prefix) / "bin" / "npm"
-    subprocess.run([npm, "ci", "--omit=dev", "--ignore-scripts", "--no-audit", "--no-fund"], cwd=target, check=True)
-
-
 if __name__ == "__main__":
-    main()
+    target = Path(sys.prefix) / "proxy"
+    target.mkdir(exist_ok=True)
+    for path in Path(__file__).parent.glob("package*.json"):
+        shutil.copy(path, target)
+    npm = [str(Path(sys.prefix) / "bin" / "npm"), "ci", "--omit=dev", "--ignore-scripts", "--no-audit", "--no-fund"]
+    subprocess.run(npm, cwd=target, check=True)

@@ -1,10 +1,8 @@
 """GPU grants: one notebook gets a GPU for some hours and some GB. Without one, a notebook sees no GPU.
 
-A kernel limits torch to its GB (`vla_notebooks.kernel`); `watch`, a service of the hub, measures with nvidia-smi from
-outside, ends the processes of a student who uses more, and takes the GPU back when the time is over.
+A kernel limits torch to its GB (`vla_notebooks.kernel`); this program, a service of the hub, restarts notebooks that
+use more, or longer.
 """
-
-from __future__ import annotations
 
 import sys
 import time
@@ -42,28 +40,23 @@ def variables(name: str) -> dict[str, str]:
     return {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": str(grant.gpu), "VLALAB_GPU_GB": f"{grant.gb:g}"}
 
 
-def students_processes() -> list[tuple[str, str, int, float]]:
-    """Return (student, GPU's uuid, pid, GB) of the students' processes on GPUs."""
-    owners = {account.uid: name for name, account in store.accounts().items()}
-    found = []
-    for pid, uuid, used in nvidia_smi.query("compute-apps=pid,gpu_uuid,used_memory", ASK_S):
-        if (uid := limits.uid_of(int(pid))) in owners:
-            found.append((owners[uid], uuid, int(pid), float(used) * 2**20 / 1e9))
-    return found
+def students_use() -> list[tuple[str, str, float]]:
+    """Return (student, GPU's uuid, GB) of the students' processes on GPUs."""
+    owners: dict[int | None, str] = {account.uid: name for name, account in store.accounts().items()}
+    rows = nvidia_smi.query("compute-apps=pid,gpu_uuid,used_memory", ASK_S)
+    found = [(owners.get(limits.uid_of(int(pid))), uuid, float(used) * 2**20 / 1e9) for pid, uuid, used in rows]
+    return [(name, uuid, gb) for name, uuid, gb in found if name]
 
 
 def grant(name: str, hours: float, gb: float, gpu: int) -> Grant:
-    """Store a grant. Raises ValueError if the card has no room for it beside what others use and were granted.
-
-    The served model counts with what it uses now, so start it first.
-    """
+    """Store a grant. Raises ValueError if the card has no room beside what others were granted and services use now."""
     store.require(name)
     cards = {int(index): (uuid, float(total), float(used)) for index, uuid, total, used in nvidia_smi.query(
         "gpu=index,uuid,memory.total,memory.used", ASK_S)}  # fmt: skip
     if gpu not in cards:
         raise ValueError(f"GPU {gpu} does not exist; this machine has {', '.join(map(str, cards)) or 'none'}")
     uuid, total, used = cards[gpu]
-    students_gb = sum(entry[3] for entry in students_processes() if entry[1] == uuid)
+    students_gb = sum(gb for _, of, gb in students_use() if of == uuid)
     services_gb = used * 2**20 / 1e9 - students_gb
     granted = {other: entry.gb + CONTEXT_GB for other, entry in active().items() if entry.gpu == gpu and other != name}
     free = total * 2**20 / 1e9 - services_gb - sum(granted.values())
@@ -92,29 +85,21 @@ def check_once(restart: Any) -> None:
         revoke(name)
         print(f"{name}: the GPU grant is over; restarting the notebook", flush=True)
         restart(name)
-    if not current:
-        return
-    used: dict[str, float] = {}
-    for name, _, _, gb in students_processes():
-        used[name] = used.get(name, 0.0) + gb
-    for name, gb in used.items():
+    use = students_use() if current else []
+    for name in {name for name, *_ in use}:
+        gb = sum(gb for student, _, gb in use if student == name)
         allowed = (current[name].gb + CONTEXT_GB) * TOLERANCE if name in current else 0.0
         if gb > allowed:
             print(f"{name}: {gb:.1f} GB of GPU memory, allowed {allowed:.1f}; restarting the notebook", flush=True)
             restart(name)
 
 
-def watch() -> None:
-    """Watch the grants for ever; a service of the hub."""
+if __name__ == "__main__":  # the hub's service `gpu-watch`
     from hub import admin
 
     while True:
         time.sleep(WATCH_S)
         try:
-            check_once(lambda name: admin.restart(name))
+            check_once(admin.restart)
         except (RuntimeError, ValueError, OSError) as error:
             print(f"GPU grants: {error}", file=sys.stderr, flush=True)
-
-
-if __name__ == "__main__":
-    watch()

@@ -1,14 +1,11 @@
 """Login with a one-time code, which the first login replaces by a password of the student's own.
 
-argon2 hashes are in accounts.json; templates/login.html has the fields. JupyterHub's native authenticator answers each
-login with an error under version 6, and lets the first visitor who signs up take a name.
+JupyterHub's native authenticator fails under version 6, and lets the first visitor who signs up take a name.
 """
-
-from __future__ import annotations
 
 import asyncio
 import time
-from typing import Any
+from typing import Any, ClassVar
 
 from jupyterhub.auth import Authenticator
 from tornado.web import HTTPError
@@ -23,15 +20,10 @@ DUMMY = store.Account("nobody", "", 0, store.HASHER.hash("nobody"))  # an unknow
 class CodeAuthenticator(Authenticator):  # type: ignore[misc]  # jupyterhub is not installed here
     """The accounts of `hub.store`."""
 
-    def __init__(self, **settings: Any) -> None:
-        super().__init__(**settings)
-        self._failures: dict[str, tuple[int, float]] = {}  # name → attempts since the last success, time of the last
+    _failures: ClassVar[dict[str, tuple[int, float]]] = {}  # name → attempts since the last success, time of the last
 
     async def authenticate(self, handler: Any, data: dict[str, str]) -> str | None:
-        """Return the name for a password, or for a code with a new password; None otherwise.
-
-        Raises HTTPError with a message for the form: the code needs a new password, or there were too many attempts.
-        """
+        """Return the name for a password, or for a code with a new password; else None, or HTTPError for the form."""
         name, new = data.get("username", "").lower(), data.get("new", "")
         count, last = self._failures.get(name, (0, 0.0))
         if count >= MAX_FAILURES and time.monotonic() < last + PAUSE_S:

@@ -1,11 +1,8 @@
 """`unshare --mount --ipc … sandbox.py SPEC COMMAND …`: become a student, with a view of the machine of their own.
 
 Root starts it; it needs the standard library and util-linux only. SPEC (JSON) is made by `specification`. The student
-sees the lab's code and the system read-only, the home, and private /tmp and /dev/shm. Other homes, the volume, GPUs
-that were not granted and other users' processes are not visible.
+sees the system and the lab's code read-only, the home, private /tmp and /dev/shm; neither the volume nor others.
 """
-
-from __future__ import annotations
 
 import glob
 import json
@@ -21,6 +18,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from hub import limits
 
 WRITABLE = ("/tmp", "/var/tmp", "/dev/shm")  # by every student, each in memory of their own
+# The log is in the student's own space, which may be full.
+LOGGED = 'command : > "$0" && exec > "$0" 2>&1 || exec > /dev/null 2>&1; exec "$@" < /dev/null'
 SYSTEM = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}
 
 
@@ -85,32 +84,13 @@ def build_view(spec: dict[str, Any]) -> None:
                 mount("--bind", "/dev/null", path)
 
 
-def become(spec: dict[str, Any]) -> None:
-    """Give up root for the student's uid, for ever."""
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    resource.setrlimit(resource.RLIMIT_NPROC, (spec["processes"],) * 2)  # of the uid, threads included
-    os.setgroups([])
-    os.setresgid(spec["uid"], spec["uid"], spec["uid"])
-    os.setresuid(spec["uid"], spec["uid"], spec["uid"])
-    os.umask(0o077)
-
-
-def main() -> None:
-    """Run the command; this process becomes it."""
-    spec, command = json.loads(sys.argv[1]), sys.argv[2:]
+if __name__ == "__main__":  # this process becomes the command
+    spec = json.loads(sys.argv[1])
     limits.join(spec["id"], spec["memory_gb"], spec["cpus"])
     build_view(spec)
-    become(spec)
     os.chdir(spec["target"])
-    null = os.open(os.devnull, os.O_RDWR)
-    try:  # the log is in the student's own space, which may be full
-        log = os.open(spec["log"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
-    except OSError:
-        log = null
-    for number, descriptor in enumerate((null, log, log)):
-        os.dup2(descriptor, number)
-    os.execv("/usr/bin/setpriv", ["setpriv", "--no-new-privs", "--", *command])
-
-
-if __name__ == "__main__":
-    main()
+    os.umask(0o077)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_NPROC, (spec["processes"],) * 2)  # of the uid, threads included
+    student = [f"--reuid={spec['uid']}", f"--regid={spec['uid']}", "--clear-groups", "--no-new-privs"]
+    os.execv("/usr/bin/setpriv", ["setpriv", *student, "--", "/bin/sh", "-c", LOGGED, spec["log"], *sys.argv[2:]])

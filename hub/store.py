@@ -1,10 +1,7 @@
 """A class on the volume: accounts, settings and secrets in one private directory, $VLALAB_CLASS.
 
-Accounts are in accounts.json. A student's home is homes/ID: the id is the lab's own, so neither a renamed account nor a
-new student with an old name gets another student's work.
+A student's home is homes/ID: the id is the lab's own, so a new student with an old name gets no other student's work.
 """
-
-from __future__ import annotations
 
 import csv
 import fcntl
@@ -13,7 +10,6 @@ import os
 import pwd
 import re
 import secrets
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -22,6 +18,8 @@ from typing import Any
 
 from argon2 import PasswordHasher
 from argon2.exceptions import VerificationError
+
+from vlalab.host import state
 
 VERSION = 2  # of the files of a class
 FIRST_UID, UIDS = 2_000_000_000, 100_000_000  # above those of distributions, containers and user namespaces
@@ -61,10 +59,7 @@ class Account:
 
 def read(name: str) -> dict[str, Any]:
     """Return the content of a JSON file of the class; {} if it does not exist."""
-    try:
-        return dict(json.loads((directory() / name).read_text()))
-    except FileNotFoundError:
-        return {}
+    return dict(json.loads(state.read(directory() / name) or "{}"))
 
 
 @contextmanager
@@ -74,11 +69,7 @@ def editing(name: str) -> Iterator[dict[str, Any]]:
         fcntl.flock(lock, fcntl.LOCK_EX)
         content = read(name)
         yield content
-        with tempfile.NamedTemporaryFile("w", dir=directory(), prefix=f".{name}.", delete=False) as file:  # mode 0600
-            json.dump(content, file, indent=1)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(file.name, directory() / name)
+        state.write(directory() / name, json.dumps(content, indent=1))
 
 
 def accounts() -> dict[str, Account]:
@@ -94,10 +85,7 @@ def require(name: str) -> Account:
 
 
 def create(name: str) -> Account:
-    """Create an account without a login and return it. It has the uid of the Unix user of that name, else a new one.
-
-    Raises ValueError for a name that exists or is not valid.
-    """
+    """Create an account without a login, with the uid of the Unix user of that name or a new one. Raises ValueError."""
     check_name(name)
     with editing("accounts.json") as content:
         entries = content.setdefault("accounts", {})
@@ -108,8 +96,7 @@ def create(name: str) -> Account:
         except KeyError:
             uid = FIRST_UID + secrets.randbelow(UIDS)  # not used again, nor by another class on this machine
         account = Account(name, secrets.token_hex(5), uid)
-        entries[name] = asdict(account)
-        del entries[name]["name"]
+        entries[name] = {key: value for key, value in asdict(account).items() if key != "name"}
     return account
 
 
@@ -165,16 +152,12 @@ def check_name(name: str) -> None:
 
 
 def names_in(path: Path) -> list[str]:
-    """Return the names of a CSV file: its column `name`, or the first column if no column has that title.
-
-    Raises ValueError for an invalid name, or if there is none.
-    """
-    rows = [row for row in csv.reader(path.read_text(encoding="utf-8-sig").splitlines()) if row and row[0].strip()]
-    titles = [cell.strip().lower() for cell in rows[0]] if rows else []
-    column = titles.index("name") if "name" in titles else 0
-    names = [row[column].strip().lower() for row in rows["name" in titles :]]
-    for name in names:
-        check_name(name)
+    """Return the column `name` of a CSV file, else the first. Raises ValueError if it is empty or has a name twice."""
+    lines = path.read_text(encoding="utf-8-sig").lower().splitlines()
+    rows = [row for row in csv.reader(lines, skipinitialspace=True) if any(row)]
+    has_title = "name" in (rows or [[]])[0]
+    column = rows[0].index("name") if has_title else 0
+    names = [row[column].strip() for row in rows[has_title:]]
     if not names or len(set(names)) != len(names):
         raise ValueError(f"{path} has {len(names)} names, {len(set(names))} of them different; expected each once")
     return names

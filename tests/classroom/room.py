@@ -18,7 +18,13 @@ class ClassDirectory:
     def __init__(self, volume: Path, **settings):
         self.volume, self.path = volume, volume / "class"
         self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        defaults = {"volume": str(volume), "disk_gb": 0.1, "policy": "", "hub_port": 9}
+        defaults = {
+            "runtime": "local",
+            "volume": str(volume),
+            "disk_gb": 0.1,
+            "policy": "",
+            "hub_url": "http://127.0.0.1:9",
+        }
         (self.path / "settings.json").write_text(json.dumps({**defaults, **settings}))
 
     def admin(self, action, *arguments, code=0, **options):

@@ -5,44 +5,18 @@ import os
 import re
 import signal
 import subprocess
-import time
 import urllib.error
 import urllib.request
 
 import pytest
 
-from tests import browser, ports
-from tests.browser import Browser
+from tests import browser
+from tests.classroom.real import RealClass, until, until_shown
 from tests.classroom.room import unmount
 from vlalab.environments import venvs
-from vlalab.host import paths
 
 pytestmark = pytest.mark.skipif(browser.find() is None, reason="no Chromium is installed for the browser tests")
 PASSWORD = "sunflower-1"
-# Runs a cell through the page: a kernel over REST with the page's _xsrf, its output over a websocket.
-RUN = """(async (base, code, wait) => {
-  const xsrf = document.cookie.match(/_xsrf=([^;]+)/)?.[1] ?? '';
-  const post = (path, body) => fetch(base + path, {method: 'POST', body: JSON.stringify(body),
-    headers: {'X-XSRFToken': xsrf, 'Content-Type': 'application/json'}}).then(answer => answer.json());
-  const id = (await post('api/kernels', {name: 'python3'})).id;
-  const socket = new WebSocket(location.origin.replace('http', 'ws') + base + 'api/kernels/' + id + '/channels');
-  let text = '';
-  await new Promise((resolve, reject) => {
-    socket.onerror = reject;
-    socket.onopen = () => socket.send(JSON.stringify({channel: 'shell', parent_header: {}, metadata: {}, buffers: [],
-      header: {msg_id: 'm1', username: '', session: 's1', msg_type: 'execute_request', version: '5.3'},
-      content: {code, silent: false, store_history: false, allow_stdin: false, stop_on_error: true}}));
-    socket.onmessage = event => {
-      const message = JSON.parse(event.data);
-      if (message.msg_type === 'stream') text += message.content.text;
-      if (message.msg_type === 'error') text += message.content.ename + ': ' + message.content.evalue;
-      // Idle and not the reply: a reply may overtake what the cell printed, which comes on another channel.
-      const state = message.parent_header.msg_id === 'm1' && message.content.execution_state;
-      if (state === 'idle' || !wait && state === 'busy') resolve();
-    };
-  });
-  return text;
-})"""
 # Back to the schema before display names, user's properties and PKCE.
 DOWNGRADE = """import sys
 from alembic import command
@@ -51,53 +25,6 @@ from jupyterhub import dbutil
 with dbutil._temp_alembic_ini(sys.argv[1]) as file:
     command.downgrade(Config(file), "4621fec11365")
 """
-
-
-class RealClass:
-    """A class that `./lab class up` started, and its students' browsers."""
-
-    def __init__(self, directory, **settings):
-        self.volume, self.state = directory / "volume", directory / "state"
-        self.volume.mkdir()
-        self.state.mkdir(mode=0o700)
-        port = ports.free_ports(1)[0]
-        self.url, self.path = f"http://127.0.0.1:{port}", self.volume / "class"
-        self.flags = ["--port", port, *(word for item in settings.items() for word in (f"--{item[0]}", item[1]))]
-        self.browsers = {}
-
-    def lab(self, *words, code=0):
-        """Return what a `./lab class` command printed. code: the expected exit code, None for any."""
-        variables = {**os.environ, "VLALAB_VOLUME": str(self.volume), "VLALAB_STATE": str(self.state)}
-        command = [paths.ROOT / "lab", "class", *map(str, words)]
-        done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=900)
-        assert code in (None, done.returncode), done.stdout + done.stderr
-        return done.stdout + done.stderr
-
-    def home(self, name):
-        """Return a student's home as root sees it."""
-        return self.path / "homes" / json.loads((self.path / "accounts.json").read_text())["accounts"][name]["id"]
-
-    def log_in(self, name, secret, new=""):
-        """Fill the form in a browser of the student's own, and return the browser."""
-        page = self.browsers.setdefault(name, Browser())
-        page.go(f"{self.url}/hub/login")
-        page.type("#username_input", name)
-        page.type("#password_input", secret)
-        for field in ("#new_input", "#again_input") if new else ():
-            page.type(field, new)
-        page.click("#login_submit")
-        return page
-
-    def run(self, name, code, wait=True):
-        """Return the output of a cell that the student's page ran."""
-        page, call = self.browsers[name], f"{RUN}('/user/{name}/', {json.dumps(code)}, {json.dumps(wait)})"
-        page.js(f"window.ran = null, {call}.then(text => window.ran = [text], error => window.ran = [`${{error}}`]), 0")
-        return until_shown(page, "window.ran")[0]
-
-    def process(self, name):
-        """Return the pid of the hub or the proxy."""
-        (file,) = self.state.rglob(f"class-{name}.json")
-        return (json.loads(file.read_text())["child"] or {}).get("pid")
 
 
 @pytest.fixture(scope="module")
@@ -119,25 +46,6 @@ def room(tmp_path_factory):
 
 # What the pages of JupyterLab send with every request.
 XSRF = "headers: {'X-XSRFToken': (document.cookie.match(/_xsrf=([^;]+)/) || [])[1]}"
-
-
-def until(condition, timeout_s=120.0):
-    """Wait until a condition holds."""
-    end = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < end, "the condition did not become true"
-        time.sleep(0.2)
-
-
-def until_shown(page, expression, timeout_s=600.0):
-    """Return an expression's value as soon as it is true, also from a browser that is slow to answer."""
-    end = time.monotonic() + timeout_s
-    while True:
-        try:
-            return page.until(expression, timeout_s)
-        except TimeoutError as error:
-            if "did not answer" not in str(error) or time.monotonic() > end:
-                raise
 
 
 def message(page):
@@ -169,11 +77,9 @@ def test_three_students_work_in_jupyterlab(room):
 
 
 def test_the_teacher_sees_who_solved_what(room, tmp_path):
-    variables = {**os.environ, "VLALAB_VOLUME": str(room.volume), "VLALAB_STATE": str(room.state)}
-    command = [paths.ROOT / "lab", "check", "--all", "--csv", tmp_path / "table.csv"]
-    done = subprocess.run(command, env=variables, capture_output=True, text=True)
-    assert re.search(r"cho +0 of \d+ right, 1 submitted\n +transformer.mask: ", done.stdout), done.stdout + done.stderr
-    assert re.search(r"anna +0 of", done.stdout) and "0    1  transformer.mask" in done.stdout
+    text = room.lab("check", "--all", "--csv", tmp_path / "table.csv")
+    assert re.search(r"cho +0 of \d+ right, 1 submitted\n +transformer.mask: ", text)
+    assert re.search(r"anna +0 of", text) and "0    1  transformer.mask" in text
     assert (tmp_path / "table.csv").read_text(encoding="utf-8-sig").splitlines()[3].startswith("cho,blank,")
 
 
@@ -190,7 +96,7 @@ def test_a_student_reaches_no_other_students_server(room):
     names = room.run("anna", "import os; print(os.environ['JUPYTERHUB_API_TOKEN'])").strip()
     bens = room.run("ben", "import os; print(os.environ['JUPYTERHUB_SERVICE_URL'])").strip()
     settings = json.loads((room.path / "settings.json").read_text())
-    hub, proxy = f"http://127.0.0.1:{settings['hub_port']}/hub/api", f"http://127.0.0.1:{settings['proxy_port']}/api"
+    hub, proxy = f"{settings['hub_url']}/hub/api", f"http://127.0.0.1:{settings['proxy_port']}/api"
     attempts = [
         *[("GET", f"{room.url}/user/ben/api/{path}") for path in ("contents", "kernels", "sessions", "terminals")],
         *[("GET", f"{bens}api/{path}") for path in ("contents", "kernels", "status")],
@@ -251,16 +157,8 @@ def test_a_hanging_server_is_restarted(room):
     (server,) = (pid for pid in pids if os.stat(f"/proc/{pid}").st_uid == uid)
     os.kill(server, signal.SIGSTOP)
     assert "cho: restarted" in room.lab("restart", "cho")
-    load_again(room, "cho")
+    room.load_again("cho")
     assert room.run("cho", "print('again')") == "again\n"
-
-
-def load_again(room, name):
-    """Log in to a student's server, which may be a new one, and load a small page of it."""
-    page = room.browsers[name]
-    for path in ("lab", "no-such-page"):
-        page.go(f"{room.url}/user/{name}/{path}")
-        until_shown(page, f"location.pathname === '/user/{name}/{path}' && document.readyState === 'complete'")
 
 
 def command(pid):
@@ -279,7 +177,7 @@ def test_a_reset_ends_the_session_and_keeps_the_work(room):
     assert "Invalid" in message(room.log_in("anna", PASSWORD))
     page = room.log_in("anna", code, "another-flower")
     until_shown(page, "location.pathname === '/user/anna/lab'")
-    load_again(room, "anna")
+    room.load_again("anna")
     assert room.run("anna", "import os; print(open(os.path.expanduser('~/work.txt')).read())") == "my work\n"
 
 
@@ -305,7 +203,9 @@ def test_remove_takes_the_work_or_keeps_it(room):
     room.lab("remove", "cho")
     assert not homes["cho"].exists() and not homes["cho"].with_suffix(".img").exists()
     assert "Invalid" in message(room.log_in("anna", "another-flower"))
-    assert "anna" not in room.lab("list")
+    room.lab("add", "dan")
+    assert "dan: removed" in room.lab("remove", "dan")  # who has never logged in
+    assert not {"anna", "dan"} & set(room.lab("list").split())
 
 
 def test_a_class_of_an_older_lab_is_taken_over(room):
@@ -322,5 +222,5 @@ def test_a_class_of_an_older_lab_is_taken_over(room):
     assert taken == settings and "layout" in (room.path / "versions.json").read_text()
     assert list(room.path.glob("hub.sqlite.*"))  # the copy
     room.browsers["ben"].go(f"{room.url}/hub/spawn/ben")  # in the same session
-    load_again(room, "ben")
+    room.load_again("ben")
     assert (room.home("ben") / "count").exists()

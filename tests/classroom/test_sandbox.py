@@ -23,7 +23,7 @@ def students(classroom):
     (classroom.volume / "runs" / "secret").write_text(SECRET)
     (classroom.volume / "tokens.json").write_text(SECRET)
     classroom.admin("add", "victim", "attacker")
-    classroom.python("from hub import homes, store\nfor a in store.accounts().values(): homes.prepare(a, 0.1)")
+    classroom.python("from hub import limits, store\nfor a in store.accounts().values(): limits.prepare_home(a, 0.1)")
     return {name: spec_of(classroom, {**entry, "name": name}) for name, entry in classroom.accounts().items()}
 
 

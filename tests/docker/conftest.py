@@ -38,6 +38,7 @@ ORDER = (
     "test_evaluations",
     "test_traces",
     "test_bundles",
+    "test_class",
     "test_gr00t",  # needs one of the last images
 )
 RUNTIME = ("--runtime", "docker")

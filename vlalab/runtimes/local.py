@@ -16,6 +16,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from vlalab.description import compose, gpus, manifests, service_settings
 from vlalab.description.compose import ComposeService
@@ -183,6 +184,18 @@ def launch(
 
 
 _OWNER_PIPES: list[object] = []
+
+
+def keep_running(
+    name: str, command: Sequence[str], environment: Mapping[str, str], *, state_path: Path,
+    settings: Mapping[str, str], **fields: Any,
+) -> Instance:  # fmt: skip
+    """Return the process of a state file. It is started, or started anew if it runs with other settings."""
+    if current := state_files.load(state_path):
+        if current.started_with() == settings:
+            return current
+        current.stop()
+    return launch(name, command, environment, state_path=state_path, settings=settings, **fields)
 
 
 # --- programs and shells ------------------------------------------------------------------------------------

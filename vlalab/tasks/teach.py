@@ -42,6 +42,8 @@ def class_(
     environments: list[str] | None = option(
         None, "for up: environments to choose from", kind="one of", keywords=tuple(manifests.notebooks()),
         default_help="the course's"),
+    runtime: str | None = option(None, "for up: what servers are: processes or containers", kind="one of",
+                                 keywords=("local", "docker"), default_help="local"),
     memory: float | None = option(None, "for up: GB per student; 0: no limit", "[0, inf)", default_help="4"),
     cpus: float | None = option(None, "for up: cores per student; 0: no limit", "[0, inf)", default_help="0"),
     processes: int | None = option(None, "for up: processes and threads per student", "[50, 100000]",
@@ -77,7 +79,7 @@ def class_(
     if keep_work and action != "remove":
         raise LabError("--keep-work is for class remove")
     changes = {
-        "host": host, "port": port, "environments": environments, "memory_gb": memory, "cpus": cpus,
+        "host": host, "port": port, "environments": environments, "runtime": runtime, "memory_gb": memory, "cpus": cpus,
         "processes": processes, "disk_gb": disk, "idle_min": idle, "policy": policy,
         "cert": cert and str(Path(cert).absolute()), "key": key and str(Path(key).absolute()),
     }  # fmt: skip
