@@ -50,6 +50,13 @@ class Figure:
             step = HEIGHT // 2 if after > y else -HEIGHT // 2
             self.arrow((x, y + step), (x, after - step))
 
+    def bar(self, x: int, y: int, width: int, low: int, high: int, kind: str) -> None:
+        """Draw a bar from x to the right with an interval; low and high are distances from x."""
+        self.parts.append(
+            f'<rect x="{x}" y="{y}" width="{width}" height="24" fill="{FILL[kind]}" stroke="{INK}"/>'
+            f'<path d="M{x + low} {y + 8}v8m0-4H{x + high}m0-4v8" fill="none" stroke="{INK}" stroke-width="2"/>'
+        )
+
     def svg(self) -> str:
         """Return the file's text."""
         return "\n".join([*self.parts, "</svg>"]) + "\n"
@@ -132,7 +139,27 @@ def vla() -> str:
     return figure.svg()
 
 
-FIGURES = {"transformer-block.svg": transformer, "unet.svg": unet, "vla.svg": vla}
+# success of 100 episodes and the ends of its 95 % interval, %; bench/RESULTS.md, mini-VLA
+LEARNED = {
+    "learned without images": {"usual places": (84, 76, 90), "anywhere": (0, 0, 4)},
+    "learned to look": {"usual places": (71, 61, 79), "anywhere": (77, 68, 84)},
+}
+
+
+def learning() -> str:
+    """Return what mini-VLA solves of libero_object, without and with its cameras."""
+    figure = Figure(680, 190, "mini-VLA on LIBERO's objects: success without and with images")
+    for row, (policy, rates) in enumerate(LEARNED.items()):
+        figure.text(110, 62 + 80 * row, policy)
+        for line, (places, (rate, low, high)) in enumerate(rates.items()):
+            y = 35 + 80 * row + 34 * line
+            figure.bar(330, y, 3 * rate, 3 * low, 3 * high, "data" if line else "layer")
+            figure.text(275, y + 16, places)
+            figure.text(330 + 3 * high + 32, y + 16, f"{rate} %")
+    return figure.svg()
+
+
+FIGURES = {"transformer-block.svg": transformer, "unet.svg": unet, "vla.svg": vla, "learning.svg": learning}
 
 if __name__ == "__main__":
     for name, draw in FIGURES.items():

@@ -183,8 +183,7 @@ def load(config: Config, on_episode: OnEpisode = lambda done, total: None) -> Tr
         task += [texts.index(episode.tasks[0])] * episode.length
         ends += [len(ends) + episode.length] * episode.length
     state, action = (np.concatenate(part).astype(np.float32) for part in zip(*columns, strict=True))
-    shape = (len(state), len(keys), 3, config.side, config.side)
-    images = torch.zeros((1, 1, 1, 1, 1), dtype=torch.uint8).expand(shape)  # the blind network gets no other
+    images = torch.zeros((len(state), 0, 3, config.side, config.side), dtype=torch.uint8)  # of no camera: blind
     if config.pictures:
         images = images_of(dataset, episodes, keys, config.side, on_episode)
     tokenizer = train_tokenizer((text.lower() for text in texts), "word", 1, 8000)

@@ -10,7 +10,7 @@ from vlalab.host import paths
 PAGES = [paths.ROOT / "README.md", *sorted((paths.ROOT / "docs").glob("*.md"))]
 MAX_WORDS, MAX_WORDS_OF = 1500, {"architecture.md": 2500}
 MAX_SENTENCE, MAX_AVERAGE = 45, 20  # words
-MAX_ENGLISH_WORDS = 36_400  # of all pages: with a Latin letter and without Hangul; code blocks and tables included
+MAX_ENGLISH_WORDS = 36_500  # of all pages: with a Latin letter and without Hangul; code blocks and tables included
 
 
 def sentences(text: str) -> list[list[str]]:

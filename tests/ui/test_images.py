@@ -109,7 +109,7 @@ print(re.search(r"VmHWM:\\s+(\\d+)", open("/proc/self/status").read())[1])
 """
     command = [sys.executable, "-c", program]
     shown = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, check=True).stdout
-    assert int(shown) / 1024 < 500
+    assert int(shown) / 1024 < 700  # six at once take 1,200; a thread may hold its result while the next decodes
 
 
 def test_too_large_a_file_is_refused_with_its_size(tmp_path):

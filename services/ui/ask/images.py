@@ -40,18 +40,18 @@ def read(file: BinaryIO, left: ImageBudget | None = None) -> np.ndarray:
     file.seek(0)
     if size_mb > limit_mb:
         raise ImageError(f"the file has {size_mb:.1f} MB; upload at most {limit_mb} MB")
-    limit = f"upload at most {MAX_PIXELS // 1_000_000} megapixels"
+    limit = f"{MAX_PIXELS // 1_000_000} megapixels"
     try:
         check_scans(file.read())  # a JPEG of many scans takes more time than its pixels
         with _DECODING, warnings.catch_warnings(), Image.open(file, formats=FORMATS) as image:
             warnings.simplefilter("ignore")  # sizes are checked here
             if image.width * image.height > MAX_PIXELS:
-                raise ImageError(f"the image is {image.width}×{image.height}; {limit}")
+                raise ImageError(f"the image is {image.width}×{image.height}; upload at most {limit}")
             (left or budget()).spend(image.height, image.width)
             ImageOps.exif_transpose(image, in_place=True)
             return _rgb(image)
     except Image.DecompressionBombError as error:
-        raise ImageError(f"the image has too many pixels; {limit}") from error
+        raise ImageError(f"the image has too many pixels; upload at most {limit}") from error
     except InvalidObservation as error:
         raise ImageError(str(error)) from error
     except (OSError, SyntaxError, TypeError, ValueError) as error:  # what Pillow raises for a broken file
