@@ -80,7 +80,8 @@ def api(method: str, path: str, body: Any = None) -> Any:
     """Return the hub's answer, None if there is no such user. Raises RuntimeError if it does not run, or refuses."""
     import requests  # here and above: what only some actions need takes long to import
 
-    url, token = f"{store.read('settings.json')['hub_url']}/hub/api/{path}", store.read("secrets.json").get("api", "")
+    hub = store.read("settings.json").get("hub_url", "")  # a class of an older lab has none until `class up`
+    url, token = f"{hub}/hub/api/{path}", store.read("secrets.json").get("api", "")
     try:
         answer = requests.request(method, url, json=body, headers={"Authorization": f"token {token}"}, timeout=60)
     except requests.RequestException:

@@ -54,9 +54,9 @@ def read(file: BinaryIO, left: ImageBudget | None = None) -> np.ndarray:
         raise ImageError(f"the image has too many pixels; upload at most {limit}") from error
     except InvalidObservation as error:
         raise ImageError(str(error)) from error
+    except ImageError:
+        raise
     except (OSError, SyntaxError, TypeError, ValueError) as error:  # what Pillow raises for a broken file
-        if isinstance(error, ImageError):
-            raise
         raise ImageError(f"the file is not a readable image; upload {', '.join(FORMATS)}") from error
 
 

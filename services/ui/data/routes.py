@@ -33,19 +33,18 @@ def routes(site: Site, sets: Datasets) -> list[BaseRoute]:
     def draw_list(request: Request) -> Response:
         query = request.query_params.get("q", "").strip()
         rows = sets.rows()
-        words = query.lower().split()
-        found = [row for row in rows if all(word in f"{row['name']} {row.get('robot', '')}".lower() for word in words)]
+        found = [row for row in rows if tables.has_words(query, row["name"], row.get("robot", ""))]
         template = "data/rows.html.j2" if request.url.path.endswith("/rows") else "data/list.html.j2"
         return site.render(request, template, sets=found, count=len(rows), query=query)
 
     def draw_set(request: Request) -> Response:
         dataset = sets.describe(request.path_params["name"])
         filters = {name: request.query_params.get(name, "").strip() for name in FILTERS}
-        shown, words = SHOW.get(filters["show"], SHOW["all"]), filters["q"].lower().split()
+        shown = SHOW.get(filters["show"], SHOW["all"])
         matching = [
             episode for episode in dataset["episodes_told"]
             if episode["bad"] in shown and filters["task"] in ("", episode["task"])
-            and all(word in f"{episode['episode']} {episode['task']}".lower() for word in words)
+            and tables.has_words(filters["q"], episode["episode"], episode["task"])
         ]  # fmt: skip
         episodes, paging = tables.page(request, matching, filters, ROWS)
         template = "data/episodes.html.j2" if request.url.path.endswith("/rows") else "data/set.html.j2"
@@ -75,7 +74,7 @@ def routes(site: Site, sets: Datasets) -> list[BaseRoute]:
 
     async def act(request: Request) -> Response:
         """Check a data set, or return how far that is: by the control daemon, with a login."""
-        return await control_daemon.forward(site, request, request.url.path)
+        return await control_daemon.forward(site, request)
 
     async def mark_form(request: Request) -> Response:
         form = parse_qs((await read(request)).decode("utf-8", "replace"))

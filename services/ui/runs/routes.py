@@ -63,12 +63,10 @@ class RunPages:
         """Return the list of runs, or its rows alone."""
         runs = self.stores.rows()
         query = {name: request.query_params.get(name, "").strip() for name in ("q", *FILTERS, "sort")}
-        words = query["q"].lower().split()
 
         def matches(run: dict[str, Any]) -> bool:
-            text = " ".join(str(run.get(name, "")) for name in SEARCHED).lower()
             fits = all(run.get(name) == query[name] for name in FILTERS if query[name])
-            return fits and all(word in text for word in words)
+            return fits and tables.has_words(query["q"], *(run.get(name, "") for name in SEARCHED))
 
         found = tables.ordered([run for run in runs if matches(run)], query["sort"], COLUMNS)
         displayed, paging = tables.page(request, found, query)
@@ -132,8 +130,7 @@ class RunPages:
 
     async def act(self, request: Request) -> Response:
         """Resume or delete a run, start the first one, or tell how far that is; by the control daemon, with a login."""
-        parts = request.scope["path"].strip("/").split("/")
-        return await control_daemon.forward(self.site, request, "".join(f"/{quote(part, safe='')}" for part in parts))
+        return await control_daemon.forward(self.site, request)
 
     def episodes_csv(self, request: Request) -> Response:
         """Return a run's episodes as CSV."""

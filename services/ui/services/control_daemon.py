@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import httpx
 from starlette.requests import Request
@@ -31,13 +32,17 @@ def may_act(site: Site, request: Request) -> bool:
     return site.login.is_logged_in(request) and os.path.isdir(site.control_directory)
 
 
-async def forward(site: Site, request: Request, path: str) -> Response:
-    """Send a logged-in user's request to the daemon. Raises PageError if it is refused or there is no daemon."""
+async def forward(site: Site, request: Request, *parts: str) -> Response:
+    """Send a logged-in user's request to the daemon; parts: of the path, by default those of the request's.
+
+    Raises PageError if it is refused or there is no daemon.
+    """
     language = texts.language_of(request)
+    path = "/".join(quote(part, safe="") for part in parts or request.scope["path"].strip("/").split("/"))
     if not site.login.is_logged_in(request):
         raise PageError(403, texts.text(language, "services.needs_token"))
     try:
-        return JSONResponse(await ask(site.control_directory, path, request.method))
+        return JSONResponse(await ask(site.control_directory, f"/{path}", request.method))
     except DaemonUnavailable as error:
         raise PageError(502, texts.text(language, f"services.alone_{error.reason}").replace("`", "")) from error
 

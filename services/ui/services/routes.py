@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
-from urllib.parse import quote, urlsplit
+from urllib.parse import urlsplit
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -114,9 +114,8 @@ def routes(site: Site) -> list[BaseRoute]:
         return site.render(request, "services/tokens.html.j2", policies=policies)
 
     async def forward(request: Request) -> Response:
-        parts = (quote(part, safe="") for part in request.path_params.values())
-        path = "/".join(("/services", *parts)) if request.path_params else "/doctor"
-        return await control_daemon.forward(site, request, path)
+        names = request.path_params.values()
+        return await control_daemon.forward(site, request, *(("services", *names) if names else ("doctor",)))
 
     return [
         Route("/services", services_page),

@@ -1,4 +1,4 @@
-"""Paging of long tables, and CSV files."""
+"""Search, order and paging of long tables, and CSV files."""
 
 from __future__ import annotations
 
@@ -29,6 +29,12 @@ def page(
     filters = {name: value for name, value in filters.items() if value}
     queries = {name: urlencode({**filters, "from": first}) for name, first in turns.items()}
     return rows[start : start + count], {"start": start, "left": len(rows), "turns": queries}
+
+
+def has_words(query: str, *texts: object) -> bool:
+    """Return whether every word of a query is in the texts, in upper or lower case."""
+    text = " ".join(map(str, texts)).lower()
+    return all(word in text for word in query.lower().split())
 
 
 def ordered(rows: Sequence[T], sort: str, keys: Mapping[str, Callable[[T], Any]]) -> Sequence[T]:

@@ -150,13 +150,12 @@ class Datasets:
 
         try:
             dataset = self._dataset(name)
+            camera = self._thumbnail(dataset)
             return {
                 "layout": summary.layout(dataset), "robot": str(dataset.info.get("robot_type") or ""),
                 "fps": dataset.fps, "episodes": len(dataset.episodes), "steps": len(dataset),
                 "tasks": len(dataset.tasks), "bad": len(self._bad(dataset)[0]),
-                "thumbnail": self._thumbnail(dataset) and dataset.episodes and (
-                    f"{dataset.episodes[0].index}/{self._thumbnail(dataset)}"
-                ),
+                "thumbnail": f"{dataset.episodes[0].index}/{camera}" if camera and dataset.episodes else None,
                 "cameras": [key.removeprefix("observation.images.") for key in dataset.video_keys],
             }  # fmt: skip
         except (DatasetError, NotFound) as error:
