@@ -138,8 +138,7 @@ def forget(name: str) -> None:
 def restart(*names: str) -> None:
     """Restart students' servers; files stay, running cells end."""
     for name in names:
-        choices = stop(name)
-        api("POST", f"users/{name}/server", choices)
+        api("POST", f"users/{name}/server", stop(name))
         repeat_until(partial(is_ready, name), f"{name}'s server did not start", START_S)
         print(f"{name}: restarted")
 
