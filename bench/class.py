@@ -88,7 +88,8 @@ class Student:
         async def execute() -> str:
             from tornado.httpclient import HTTPRequest
 
-            connection = await websocket_connect(HTTPRequest(address, headers={"Cookie": cookie}))
+            patience = {"connect_timeout": 600.0, "request_timeout": 600.0}  # thirty kernels start at once
+            connection = await websocket_connect(HTTPRequest(address, headers={"Cookie": cookie}, **patience))
             await connection.write_message(json.dumps(message))
             text = ""
             while (data := await connection.read_message()) is not None:
