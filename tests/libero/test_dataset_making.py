@@ -33,12 +33,15 @@ STEPS = 6
 
 @pytest.fixture(scope="module")
 def volume(tmp_path_factory, libero_assets, oracle):  # noqa: F811
-    """A volume with a recording of two tasks and a run of one of them, a few steps each."""
+    """A volume with a recording of two tasks, one of wide starts, and a run; a few steps each."""
     root = tmp_path_factory.mktemp("volume")
     common = ("--assets", str(libero_assets), "--workers", "1", "--policy-url", oracle.base_url)
     few = ("--max-steps", str(STEPS), *common)
     kept = ("--episodes", "2", "--attempts", "1", "--keep-failures", "--tasks", "5,7")
     with Recording(root / "demonstrations", "goal", *few, *kept) as run:
+        run.end()
+    wide = ("--episodes", "1", "--attempts", "1", "--keep-failures", "--tasks", "1", "--starts", "wide")
+    with Recording(root / "demonstrations", "wide", *few, *wide) as run:
         run.end()
     with Evaluation(root / "runs", "goal-run", *few, "--tasks", "7", "--trials", "2", "--video", "none") as run:
         run.end()
@@ -98,6 +101,16 @@ def test_scenes_say_where_the_named_things_are(recorded, volume):
     changed = np.argwhere(np.abs(shown[1] - shown[0]).sum(-1) > 60)
     assert np.linalg.norm(changed - there, axis=1).min() < 3  # where it is now
     assert np.linalg.norm(changed - there, axis=1).max() > 8  # and where it was
+
+
+def test_furniture_moves_in_half_of_the_scenes_of_wide_starts(volume):
+    (demo,) = sources.find("wide", volume, "cpu").all
+    assert demo.instruction == "put the bowl on the stove"
+    made = free.render(demo, CAMERAS, SIZE, 6)
+    stove = made["places"][:, 1]
+    assert np.ptp(stove[:3], axis=0).max() < 1e-6 and len(np.unique(stove.round(3), axis=0)) == 4
+    inside = np.abs(made["pixels"][:, 0, 1]).max(-1) <= 1
+    assert inside.sum() >= 4  # the front camera sees most of these places
 
 
 def test_a_set_says_where_it_is_from(dataset, recorded):

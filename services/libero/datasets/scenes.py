@@ -1,7 +1,8 @@
 """Free labels for learning to see: rearranged frames of a recording, and where the named things are in them.
 
-A scene is one recorded step with everything that the hand does not hold put somewhere else. It needs no physics and no
-demonstration, so thousands are rendered in minutes. mini-VLA learns from them where the thing that the instruction
+A scene is one recorded step with everything that the hand does not hold put somewhere else; half of the scenes of a
+suite with wide starts have the furniture of another start too. It needs no physics and no demonstration, so thousands
+are rendered in minutes. mini-VLA learns from them where the thing that the instruction
 names is, and the place it belongs to. Labels serve training only.
 """
 
@@ -21,6 +22,8 @@ WOBBLES = 0.5  # probability of it: the other half shows the hand right over the
 MARGIN = 0.05  # m: things are put this far beyond the box that holds them at the start
 GAP = 0.02  # m between two things
 TRIES = 200
+REDRAWN = 0.5  # share of the scenes whose fixtures move, in suites where they do
+LAST_START = 2**20  # of the starts that give their places, from the episode's own
 ARM = slice(1, 8)  # of a state: the arm's joints, after the time
 
 
@@ -41,13 +44,20 @@ def render(demonstration: Demonstration, cameras: Sequence[str], size: int, coun
     images = np.empty((count, len(cameras), size, size, 3), np.uint8)
     state, places = np.empty((count, 8), np.float32), np.empty((count, 2, 3), np.float32)
     pixels = np.empty((count, len(cameras), 2, 2), np.float32)
+    redrawn = round(REDRAWN * count) if env.moves_fixtures else 0
     for row in range(count):
         sim_state = states[rng.integers(len(states))].copy()
         lifted = [name for name in movable if sim_state[3 + movable[name]] - starts[name][2] > LIFTED]
         if not lifted and rng.random() < WOBBLES:
             sim_state[ARM] += rng.normal(0, WOBBLE, 7)
-        fixed = [*lifted, *(name for name in sorted(named) if rng.random() < STAYS)]
-        scatter(sim_state, env.domain, movable, fixed, box, rng)
+        if row < count - redrawn:
+            fixed = [*lifted, *(name for name in sorted(named) if rng.random() < STAYS)]
+            scatter(sim_state, env.domain, movable, fixed, box, rng)
+        else:
+            env.reset(0, env.start(int(rng.integers(1, LAST_START))))  # the fixtures stay there for later rows
+            start = env.sim_state()
+            for at in (1 + movable[name] for name in movable if name not in lifted):
+                sim_state[at : at + 7] = start[at : at + 7]
         env.restore(sim_state)
         for number, camera in enumerate(cameras):
             images[row, number] = env.render(camera)[::-1, ::-1]

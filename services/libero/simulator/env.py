@@ -261,6 +261,13 @@ class LiberoEnv:
             for name in self.domain.fixtures_dict
         }
 
+    @property
+    def moves_fixtures(self) -> bool:
+        """Whether the task's starts have fixtures at different places."""
+        return self._require_task().kind == shuffled.KIND and any(
+            name.startswith(shuffled.FIXTURES) for name in self.domain.fixtures_dict
+        )
+
     def restore(self, sim_state: np.ndarray) -> None:
         """Pose the scene as in `sim_state` (from `sim_state()` of this episode), to render it afterwards."""
         self._set_state(self._checked_state(sim_state))
