@@ -19,7 +19,6 @@ from services.ui.site.site import Site
 from services.ui.volume import files
 from services.ui.volume.files import OpenFile
 from services.ui.volume.runs import Stores
-from vla_contract.server.public import page_path
 from vla_evaluation.store.records import StoreError
 
 FILTERS = ("policy", "suite", "profile", "assets", "state")
@@ -102,7 +101,7 @@ class RunPages:
         """Return a run's page; a prefix of its name leads there."""
         name = request.path_params["name"]
         if (resolved := files.resolve(self.root, name)) != name:
-            return RedirectResponse(f"{page_path('ui')}/runs/{quote(resolved)}", 307)
+            return RedirectResponse(f"/runs/{quote(resolved)}", 307)
         return self.draw_run(request, "runs/run.html.j2")
 
     def draw_run(self, request: Request, template: str = "runs/state.html.j2") -> Response:
