@@ -60,6 +60,7 @@ class Lab:
         ports = dict(zip(SERVICES, free_ports(len(SERVICES)), strict=True))
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("VLALAB_", "PYTHONPATH"))}
         own = {"VLALAB_STATE": directory / "state", "VLALAB_VOLUME": directory / "volume", "VLALAB_TOKEN": TOKEN}
+        own |= {"VLALAB_NAME": "vla-lab"}
         own |= {f"VLALAB_{name.upper()}_PORT": port for name, port in ports.items()}
         self.environment = {**kept, **{name: str(value) for name, value in own.items()}}
         self.url = f"http://127.0.0.1:{ports['ui']}"
