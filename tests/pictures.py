@@ -1,7 +1,8 @@
-"""The pictures of README.md and docs/ui.md, from a real lab: `images/ui/.venv/bin/python -m tests.pictures [FOLDER]`.
+"""The pictures of README.md and docs/ui.md, from a real lab: `images/ui/.venv/bin/python -m tests.pictures`.
 
 It makes a volume of its own, evaluates, records and serves there by `./lab` on free ports, looks at the pages in
-Chromium, and takes all of it away again. That needs the environments ui, libero and openvla, and five minutes.
+Chromium, and takes all of it away again. That needs the environments ui, libero and openvla, and five minutes. It
+writes to docs/img, or to the directory named.
 `--only NAME,…` takes some of them; `--look` adds each page 400 and 1920 pixels wide, light and dark, and in Korean.
 """
 
@@ -59,6 +60,7 @@ class Lab:
         ports = dict(zip(SERVICES, free_ports(len(SERVICES)), strict=True))
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("VLALAB_", "PYTHONPATH"))}
         own = {"VLALAB_STATE": directory / "state", "VLALAB_VOLUME": directory / "volume", "VLALAB_TOKEN": TOKEN}
+        own |= {"VLALAB_NAME": "vla-lab"}
         own |= {f"VLALAB_{name.upper()}_PORT": port for name, port in ports.items()}
         self.environment = {**kept, **{name: str(value) for name, value in own.items()}}
         self.url = f"http://127.0.0.1:{ports['ui']}"
@@ -160,7 +162,7 @@ def log_in(shown: Browser, url: str) -> None:
     shown.until("!!document.querySelector('input[type=password]')")
     shown.type("input[type=password]", TOKEN)
     shown.press("Enter")
-    shown.until("!!document.querySelector('.cards a')")
+    shown.until("!!document.querySelector('#home #last')")
 
 
 def everywhere(shown: Browser, name: str, directory: Path) -> None:
@@ -180,7 +182,7 @@ def everywhere(shown: Browser, name: str, directory: Path) -> None:
 def main() -> None:
     """Makes the lab, looks at it, and ends it."""
     asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    asked.add_argument("folder", nargs="?", type=Path, default=ROOT / "docs/img")
+    asked.add_argument("directory", nargs="?", type=Path, default=ROOT / "docs/img")
     asked.add_argument("--only", default=",".join(("rollout", *LOOKS)))
     asked.add_argument("--look", action="store_true")
     given = asked.parse_args()

@@ -4,7 +4,7 @@
 
 | route | result |
 |---|---|
-| `GET /status` | `./lab status --json`, and each service's last action through this daemon |
+| `GET /status` | `./lab status --json`, each service's last action through this daemon, why some cannot start |
 | `GET /doctor`, `POST /doctor` | the doctor's last report; run the doctor |
 | `GET /services/NAME/log` | the end of a log, without secrets |
 | `POST /services/NAME/start`, `…/stop`, `…/audit` | `./lab up NAME`, `./lab down NAME`, `./lab audit NAME` |
@@ -86,7 +86,9 @@ class ControlDaemon:
                     actions = sorted(self._actions.values(), key=lambda action: -action["began"])
                 hidden = current_secrets() if actions else set()
                 reported = [{**action, "output": safe(action["output"], hidden)} for action in actions]
-                return {"status": status, "error": error, "actions": reported}
+                services = {name: self._obstacle(name) for name in lifecycle.long_lived()}
+                obstacles = {name: text for name, text in services.items() if text}
+                return {"status": status, "error": error, "actions": reported, "obstacles": obstacles}
             case ("GET", "doctor"):
                 return self._doctor
             case ("POST", "doctor"):
@@ -132,11 +134,17 @@ class ControlDaemon:
     def _start_action(self, verb: str, name: str) -> dict[str, Any]:
         if name == compose.PAGE:
             raise RequestError(409, f"the page cannot stop itself; on the command line: ./lab down {compose.PAGE}")
-        if verb == "start" and self._runtime == local.NAME and name in manifests.notebooks().values():
-            reason = "outside a container, a notebook gives access to a shell of its user"
-            raise RequestError(409, f"{reason}; on the command line: ./lab up {name}")
+        if verb == "start" and (obstacle := self._obstacle(name)):
+            raise RequestError(409, obstacle)
         flags = [] if verb == "stop" else ["--runtime", self._runtime]
         return self._begin(verb, name, [VERBS[verb], name, *flags])
+
+    def _obstacle(self, name: str) -> str:
+        """Return why the page cannot start a service, with the command that helps, else ""."""
+        if self._runtime == local.NAME and name in manifests.notebooks().values():
+            return f"outside a container a notebook is a shell of its user; start it by ./lab up {name}"
+        missing = lifecycle.missing_inputs(name, {})
+        return f"missing {missing}" if missing else ""
 
     def _begin(self, verb: str, name: str, arguments: list[str]) -> dict[str, Any]:
         """Start a command of the lab about a service or a run. Raises RequestError if there are too many."""

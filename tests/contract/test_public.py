@@ -34,11 +34,22 @@ def answer(path, host="lab.example.org", headers=()):
 
 @pytest.mark.parametrize(
     ("path", "inside"),
-    [("/vla/runs", "/runs"), ("/vla/", "/"), ("/vla", "/"), ("/vlax", "/vlax"), ("/readyz", "/readyz")],
+    [("/vla/runs", "/runs"), ("/vla/", "/"), ("/vlax", "/vlax"), ("/readyz", "/readyz")],
 )
 def test_an_application_sees_its_own_paths(path, inside):
     assert answer(path)[:2] == (inside, "https")
     assert answer(path, "127.0.0.1:7860")[:2] == (inside, "http")
+
+
+def test_the_path_alone_gets_its_slash():
+    messages = []
+
+    async def send(message):
+        messages.append(message)
+
+    scope = {"type": "http", "path": "/vla", "scheme": "http", "headers": []}
+    asyncio.run(public.PublicPath(None, "ui")(scope, None, send))
+    assert (messages[0]["status"], dict(messages[0]["headers"])[b"location"]) == (307, b"/vla/")
 
 
 def test_redirects_and_cookies_get_the_path():

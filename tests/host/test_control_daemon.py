@@ -158,6 +158,15 @@ def test_a_notebook_outside_a_container_is_a_shell_and_is_not_started(served, cl
     assert asked_of(clone) == []
 
 
+def test_a_service_that_must_fail_is_not_started_and_the_status_says_why(served, clone):
+    for name, what in (("gr00t", "./lab checkpoint gr00t"), ("bridge", "VLALAB_BRIDGE_SERVER="),
+                       ("minivla", "./lab train minivla")):  # fmt: skip
+        status, told = Asked(served).ask(f"/services/{name}/start", "POST")
+        assert status == 409 and what in told["detail"]
+        assert Asked(served).ask("/status")[1]["obstacles"][name] == told["detail"]
+    assert [line for line in asked_of(clone) if line.startswith("up")] == []
+
+
 # --- what it does -------------------------------------------------------------------------------------------
 
 
@@ -253,8 +262,7 @@ def test_one_action_at_a_time_for_a_service(served, clone):
 def test_so_many_actions_at_once_and_no_more(monkeypatch):
     desk, names = ControlDaemon("local"), daemon.lifecycle.long_lived()
     monkeypatch.setattr(desk, "_act", lambda action, arguments: None)  # which does not end
-    notebooks = manifests.notebooks().values()
-    others = [name for name in names if name != compose.PAGE and name not in notebooks]
+    others = [name for name in names if name != compose.PAGE and name not in desk.answer("GET", "/status")["obstacles"]]
     for name in others[: daemon.MAX_ACTIONS]:
         desk.answer("POST", f"/services/{name}/start")
     with pytest.raises(RequestError, match="wait until one is done") as refused:

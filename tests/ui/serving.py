@@ -49,10 +49,11 @@ def killed(port: int = 0) -> Iterator[str]:
 
 
 @contextmanager
-def serving(app: FastAPI, port: int = 0) -> Iterator[str]:
-    """Serves while the block runs; gives the address. port 0: any free one."""
+def serving(app: FastAPI, port: int = 0, **tls: Path) -> Iterator[str]:
+    """Serves while the block runs; gives the address. port 0: any free one. tls: `ssl_keyfile` and `ssl_certfile`."""
     with listen("127.0.0.1", port) as listener:
         config = uvicorn_config(app, "warning")
+        vars(config).update(tls)
         config.timeout_graceful_shutdown = 0.1  # clients keep their connections
         server = uvicorn.Server(config)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)

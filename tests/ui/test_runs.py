@@ -222,6 +222,8 @@ def test_two_runs_are_compared_and_the_episodes_that_differ_are_shown(url):
 def test_the_verdict_is_a_sentence(difference, interval, words):
     result = {"difference": difference, "interval": interval, "p_value": 0.0123, "pairs": [None] * 100, "warnings": []}
     assert verdict({**result, "assets": "official"}, "en") == words
+    unclear = verdict({**result, "p_value": 0.06, "assets": "official"}, "en")
+    assert unclear.startswith("No difference is shown") and "p = 0.06" in unclear, "the interval alone is no proof"
     assert "not for publication, not comparable" in verdict({**result, "assets": "kit", "warnings": ["x"]}, "en")
 
 

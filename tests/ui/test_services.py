@@ -35,13 +35,14 @@ DOWN = {**dict.fromkeys(UP), "name": "random", "service": "random", "state": "do
         "lock": "0123456789ab", "environment_fits": True}  # fmt: skip
 GPU = {"index": 0, "name": "H<100>", "used": 20e9, "memory": 80e9}
 STATUS = {"host": "gpu01", "docker": None, "commit": "c0ffee" * 6, "gpus": [GPU],
-          "services": [{**UP, "name": "oracle-7", "private": True}, UP, DOWN]}  # fmt: skip
+          "services": [{**UP, "name": "oracle-7", "private": True}, UP, DOWN,
+                       {**DOWN, "service": "gr00t"}]}  # fmt: skip
 FAILED = {"service": "random", "what": "start", "began": 1.0, "ended": 3.0, "code": 1, "output": "<i>no weights</i>"}
 CHECK = {"id": "disk", "title": "Disk", "verdict": "pass", "why": "100 GB", "hint": "", "fix": ""}
 DOCTOR = {"running": False, "at": 5.0, "error": "", "told": {"verdict": "not ready (local)", "checks": [
     CHECK, {**CHECK, "id": "clock", "verdict": "fail", "why": "<b>1970</b>", "fix": "sudo timedatectl"}]}}  # fmt: skip
 TELLS = {
-    "GET /status": (200, {"status": STATUS, "error": "", "actions": [FAILED]}),
+    "GET /status": (200, {"status": STATUS, "error": "", "actions": [FAILED], "obstacles": {"gr00t": "missing a <b>"}}),
     "GET /doctor": (200, DOCTOR), "POST /doctor": (200, {**DOCTOR, "running": True}),
     "POST /services/random/start": (409, {"detail": "random is being started"}),
     "GET /services/oracle/log": (200, {"log": "ready"}),
@@ -165,6 +166,7 @@ def test_it_shows_what_the_machine_knows_of_its_services(site, tmp_path):
         client = site(tmp_path)
         up, down, page = row_of(client, "oracle"), row_of(client, "random"), client.get("/services/state").text
     assert 'data-state="ready"' in up and "8101" in up and "3.0 GB" in up and "0: 2.1 GB" in up and "docker" in up
+    assert "missing a &lt;b&gt;" in page and 'data-service="gr00t"' in page and 'id="do-gr00t"' not in page
     assert "2× restarted" in up and "outdated lock" in up and 'data-do="stop"' in up
     assert 'data-state="down"' in down and 'data-do="start"' in down and "lock</span>" not in down
     assert "H&lt;100&gt;" in page and "20.0" in page and "80.0 GB" in page and "c0ffee" in page
@@ -249,13 +251,19 @@ def test_a_service_is_started_looked_at_and_stopped_by_keys(started, open_page):
         assert not (said := shown.js(f"{failed}?.innerText")), said
 
     press("#do-tensorboard[data-do=start]")
+    shown.until("document.querySelector('#confirm').open")
+    press("#confirm [value=yes]")
     becomes("tensorboard", "ready")
     assert shown.until("document.querySelector('#open-tensorboard').href").startswith("http://127.0.0.1:")
     press("#log-tensorboard")
     shown.until("document.querySelector('#log-text').textContent.includes(' started ')")
     assert shown.js("document.activeElement.id") == "log-text"
-    press("#do-replay[data-do=start]")  # which run it is to play back nobody has said
-    assert "VLALAB_REPLAY_RUN" in shown.until("document.querySelector('#done details[open] pre').textContent", 240.0)
+    shown.press("Escape")
+    shown.until("!document.querySelector('#log').open")
+    assert shown.js("document.activeElement.id") == "log-tensorboard"
+    # which run is to be played back nobody has said
+    replay = shown.js("document.querySelector('#row-replay').innerText")
+    assert "VLALAB_REPLAY_RUN" in replay and "Start" not in replay
     press("#do-tensorboard[data-do=stop]")
     shown.until("document.querySelector('#confirm').open")
     press("#confirm [value=yes]")
@@ -282,6 +290,7 @@ def test_nothing_can_be_pressed_before_it_does_something(site, open_page, tmp_pa
             assert shown.js("document.querySelectorAll('#state button').length") == 0
         shown.until(f"!!{button}")
         shown.js(f"{button}.click()")
+        shown.click("#confirm [value=yes]")
         shown.until("!document.querySelector('#refused').hidden")  # TELLS refuse it, in words
         assert asked.count("POST /services/random/start") == 1
 

@@ -124,6 +124,7 @@ def parts(tmp_path_factory):
     try:
         with site(simulator.url) as url, browser.Browser() as shown:
             shown.go(f"{url}/simulator")
+            shown.until("!document.querySelector('#opening button').disabled")
             yield oracle, simulator, url, shown
             assert shown.errors == []
             hosts = {urlsplit(asked).netloc for asked in shown.requests if asked.startswith("http")}
@@ -156,6 +157,24 @@ def test_nothing_can_be_opened_before_it_does_something(parts):
         shown.until("location.search && !!document.querySelector('#opening button')")
         assert shown.js("document.querySelectorAll('#sim button:enabled, #opening button:enabled').length") == 0
     shown.until("!document.querySelector('#opening button').disabled")
+
+
+@browsing
+def test_a_task_is_found_by_suite_and_search(parts):
+    *_, shown = parts
+    tasks = "[...document.querySelector('[name=task]').options].map((one) => one.text)"
+    choose(shown, suite="libero_goal")
+    assert len(shown.until(tasks)) == 10
+    shown.type("[name=search]", "RACK wine")
+    assert shown.until(f"{tasks}.length == 1 && {tasks}") == ["9. put the wine bottle on the rack"]
+    shown.type("[name=search]", " nowhere")
+    invalid = "document.querySelector('[name=search]:invalid')?.validationMessage"
+    assert "No task of this suite matches" in shown.until(invalid)
+    shown.click("#opening button")  # which opens nothing
+    assert shown.js("document.querySelector('#state').dataset.state") is None and len(shown.js(tasks)) == 10
+    choose(shown, suite="libero_object")
+    soup = shown.until(f"{tasks}.length == 10 && {tasks}[0]")
+    assert soup.startswith("0. pick up the alphabet soup") and not shown.js(invalid)
 
 
 @browsing
@@ -195,6 +214,8 @@ def test_an_oracles_episode_ends_in_success(parts):
     assert "Solved in" in shown.until("document.querySelector('#told .good').innerText")
     steps = shown.js("Number(document.querySelector('#at-step').textContent)")
     assert 20 < steps < 300 and shown.js("document.querySelector('#latency').textContent").endswith("ms")
+    captions = "[...document.querySelectorAll('#cameras figcaption')].map((one) => [one.textContent, one.title])"
+    assert shown.js(captions) == [["front camera", "agentview"], ["wrist camera", "robot0_eye_in_hand"]]
     canvases = "[...document.querySelectorAll('#cameras canvas')]"
     assert shown.js(f"{canvases}.map((one) => [one.width, Number(one.dataset.step)])") == [[256, steps]] * 2
     ink = "(one) => new Set(one.getContext('2d').getImageData(0, 0, 256, 256).data).size > 50"

@@ -237,16 +237,21 @@ def test_every_word_that_a_template_or_a_script_uses_exists():
     assert used - set(texts.table("en")) == set()
 
 
-def test_what_services_say_is_reported_in_korean_where_it_is_a_sentence_of_theirs():
-    root = UI.parents[1]
-    directories = (root / "shared/evaluation/vla_evaluation/live", UI / "volume", UI / "data", UI / "site")
-    written = "".join(path.read_text() for directory in directories for path in directory.glob("*.py"))
-    plain = re.sub(r"\{[^{}]*\}", "{}", written)
-    for english, korean in texts.translations("ko").items():
+@pytest.mark.parametrize(
+    ("page", "sources"),
+    [
+        ("site", ("shared/evaluation/vla_evaluation/live/*.py", "services/ui/[dsv]*/*.py")),
+        ("services", ("vlalab/commands/lifecycle.py", "vlalab/control_daemon.py")),
+    ],
+)  # fmt: skip
+def test_what_services_say_is_reported_in_korean_where_it_is_a_sentence_of_theirs(page, sources):
+    paths = [path for source in sources for path in UI.parents[1].glob(source)]
+    plain = re.sub(r"\{[^{}]*\}", "{}", "".join(path.read_text() for path in paths))
+    for english, korean in texts.translations("ko", page).items():
         assert english in plain, f"no service says {english!r} any more"
         values = [str(place) for place in range(english.count("{}"))]
-        assert texts.translate("ko", english.format(*values)) == korean.format(*values) != english
-        assert texts.translate("en", english) == english
+        assert texts.translate("ko", english.format(*values), page) == korean.format(*values) != english
+        assert texts.translate("en", english, page) == english
     assert texts.translate("ko", "whatever else") == "whatever else"
 
 

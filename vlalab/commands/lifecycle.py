@@ -46,13 +46,21 @@ def require_startable(names: Sequence[str], overrides: Mapping[str, service_sett
     """Raise LabError for an invalid $VLALAB_PUBLIC_URL, or for the first service that misses something."""
     compose.page_url("")
     for name in names:
-        settings = {**compose.environment_variables(), **service_settings.stored(name), **overrides.get(name, {})}
-        missing = [text for text in (_checkpoint(name, settings), _run(name, settings)) if text]
-        for variable, example in manifests.services()[name].needs.items():
-            if not settings.get(variable):
-                missing.append(f"an address: set {variable}, for example {variable}={example} ./lab up {name}")
-        if missing:
-            raise LabError(f"{name} cannot start: missing " + "; and ".join(missing))
+        if missing := missing_inputs(name, overrides.get(name, {})):
+            raise LabError(f"{name} cannot start: missing {missing}")
+
+
+def missing_inputs(name: str, overrides: service_settings.Settings) -> str:
+    """Return what a service lacks to start, with the command that helps, else ""."""
+    settings = {**compose.environment_variables(), **service_settings.stored(name), **overrides}
+    missing = [text for text in (_checkpoint(name, settings), _run(name, settings)) if text]
+    trained = manifests.services()[name].trained
+    if trained and not any((paths.volume() / "checkpoints" / trained).glob("*")):
+        missing.append(f"weights: train some, ./lab train {name} --data NAME")
+    for variable, example in manifests.services()[name].needs.items():
+        if not settings.get(variable):
+            missing.append(f"an address: set {variable}, for example {variable}={example} ./lab up {name}")
+    return "; and ".join(missing)
 
 
 def _checkpoint(service: str, settings: Mapping[str, str | None]) -> str:
@@ -60,12 +68,13 @@ def _checkpoint(service: str, settings: Mapping[str, str | None]) -> str:
     if service not in manifests.models():
         return ""
     variable = service_settings.variable(service, "CHECKPOINT")
-    available = service_settings.checkpoints_on_volume()
     if name := settings.get(variable):
-        if name in available or Path(name).expanduser().is_dir():
+        existing = service_settings.checkpoints_on_volume()
+        if name in existing or Path(name).expanduser().is_dir():
             return ""
-        return f"checkpoint '{name}', set in {variable}; on the volume: {', '.join(available) or 'none'}"
-    if len(checkpoints.available(service)) == 1:
+        return f"checkpoint '{name}', set in {variable}; on the volume: {', '.join(existing) or 'none'}"
+    available = checkpoints.available(service)
+    if len(available) == 1:
         return ""  # used by default
     if available:
         return f"a checkpoint (select one with --checkpoint: {', '.join(available)})"

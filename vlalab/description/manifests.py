@@ -147,6 +147,7 @@ class ServiceEntry:
     labs: Mapping[str, str] = field(default_factory=dict)  # course lab → its package, which has a config.py
     practice: tuple[str, ...] = ()  # modules in the directory practice, with a class in its settings.py
     recording: str = ""  # the variable with the name of the run to replay
+    trained: str = ""  # the directory below checkpoints/ with the weights that `./lab train` makes for it
     needs: Mapping[str, str] = field(default_factory=dict)  # required variable → example
     simulated: bool = False  # a policy that needs the simulator's state
     variables: Mapping[str, str] = field(default_factory=dict)  # its variables that .env.example does not document

@@ -9,17 +9,16 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse, RedirectResponse, Response
+from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from services.ui.services import control_daemon
 from services.ui.site import tables, texts
 from services.ui.site.requests import NotFound, PageError
-from services.ui.site.site import Site
+from services.ui.site.site import Site, json_routes
 from services.ui.volume import files
 from services.ui.volume.files import OpenFile
 from services.ui.volume.runs import Stores
-from vla_contract.server.public import page_path
 from vla_evaluation.store.records import StoreError
 
 FILTERS = ("policy", "suite", "profile", "assets", "state")
@@ -39,6 +38,7 @@ PAIR_FILTERS = {  # of a comparison's pairs
     "all": lambda a, b: True,
 }
 MAX_VIDEOS = 60
+SIGNIFICANT = 0.05  # p-value below which a difference is called one
 LAST_EPISODES = 8  # those that ended last, on a run's page
 RUN_COLUMNS = (
     "name", "suite", "policy", "checkpoint", "profile", "assets", "state", "planned", "done", "successes", "rate",
@@ -102,7 +102,7 @@ class RunPages:
         """Return a run's page; a prefix of its name leads there."""
         name = request.path_params["name"]
         if (resolved := files.resolve(self.root, name)) != name:
-            return RedirectResponse(f"{page_path('ui')}/runs/{quote(resolved)}", 307)
+            return RedirectResponse(f"/runs/{quote(resolved)}", 307)
         return self.draw_run(request, "runs/run.html.j2")
 
     def draw_run(self, request: Request, template: str = "runs/state.html.j2") -> Response:
@@ -205,10 +205,7 @@ def routes(site: Site, stores: Stores) -> list[BaseRoute]:
         Route("/runs/{name}/report.html", pages.report),
         Route("/runs/{name}/videos/{film}", pages.video),
         Route("/curves/{name}.png", pages.curve),
-        *(
-            Route(path, lambda request, answer=answer: JSONResponse(answer(request)))
-            for path, answer in answers.items()
-        ),
+        *json_routes(answers),
     ]
 
 
@@ -224,7 +221,8 @@ def verdict(result: Mapping[str, Any], language: str) -> str:
     say = functools.partial(texts.text, language)
     if count < 2:
         return say("runs.verdict_one")
-    name = "worse" if high < 0 else "better" if low > 0 else "same"
+    is_shown = result["p_value"] < SIGNIFICANT
+    name = "worse" if is_shown and high < 0 else "better" if is_shown and low > 0 else "same"
     if name == "worse":
         points, low, high = -points, -high, -low
     facts = [

@@ -34,6 +34,8 @@ WORST_FIRST = ("fail", "warn", "pass", "skip")
 NOTEBOOKS = ("ws_mdl", "libero_notebook", "openvla_notebook", "gr00t_notebook", "lerobot_notebook", "hf")
 BROWSER_SERVICES = (*NOTEBOOKS, "tensorboard")  # opened in a browser
 GROUPS = ("policies", "benchmarks", "course", "pages")  # in the order of the page
+COLUMNS = ("service", "state", "do", "address", "since", "memory_short", "gpu", "from", "says")
+BY_DAEMON = ("since", "memory_short", "gpu", "from")  # columns of what only the control daemon knows
 DETAILS = ("policy", "checkpoint", "revision", "device", "quantization", "lock")
 
 
@@ -45,7 +47,8 @@ class ServiceRow:
     """A service in state "ready", "starting" (responds, not ready), "away" (no response), "down", "ended"
     or "asked" (no answer yet).
 
-    instance: its entry in `./lab status --json`. action: its last action from the page.
+    instance: its entry in `./lab status --json`. action: its last action from the page. obstacle: why the page cannot
+    start it, with the command that helps.
     """
 
     name: str
@@ -55,6 +58,7 @@ class ServiceRow:
     details: Mapping[str, str] = field(default_factory=dict)
     instance: Mapping[str, Any] = field(default_factory=dict)
     action: Mapping[str, Any] = field(default_factory=dict)
+    obstacle: str = ""
 
     @property
     def port(self) -> int | None:
@@ -83,11 +87,12 @@ def routes(site: Site) -> list[BaseRoute]:
         # the browser's name of this machine: a service's own address may be a container's name
         host = request.url.hostname or "127.0.0.1"
         acts = acts and not unavailable and site.login.is_logged_in(request)
+        columns = [name for name in COLUMNS if status["status"] or name not in BY_DAEMON]
         return site.render(
             request, template, services=services, groups=GROUPS, shares=machine(), host=host, acts=acts,
-            unavailable=unavailable,
-            now=time.time(), token=site.login.required, page_service=PAGE, lab_status=status["status"],
-            error=status["error"], actions=status["actions"], page_url=page_url, opened=BROWSER_SERVICES,
+            unavailable=unavailable, columns=columns, now=time.time(), token=site.login.required, page_service=PAGE,
+            lab_status=status["status"], error=status["error"], actions=status["actions"], page_url=page_url,
+            opened=BROWSER_SERVICES,
         )  # fmt: skip
 
     async def services_page(request: Request) -> Response:
@@ -147,7 +152,7 @@ async def _within(wait_s: float | None, query: Awaitable[T]) -> T | None:
 
 
 async def _daemon_status(directory: str, wait_s: float | None) -> tuple[dict[str, Any], str]:
-    empty = {"status": None, "error": "", "actions": []}
+    empty = {"status": None, "error": "", "actions": [], "obstacles": {}}
     try:
         status = await _within(wait_s, control_daemon.ask(directory, "/status"))
     except DaemonUnavailable as error:
@@ -184,7 +189,7 @@ def merge(rows: Mapping[str, ServiceRow], daemon: Mapping[str, Any]) -> list[Ser
         if state in ("up", "starting"):
             state = "ready" if instance["health"] == "healthy" else "starting"
         row.state, row.url = state.split(" ")[0], instance.get("url") or row.url
-        row.instance, row.action = instance, actions.get(name, {})
+        row.instance, row.action, row.obstacle = instance, actions.get(name, {}), daemon["obstacles"].get(name, "")
         merged.append(row)
     return merged or list(rows.values())
 

@@ -6,8 +6,9 @@ import functools
 import hashlib
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 from urllib.parse import parse_qsl
 
 import jinja2
@@ -152,6 +153,13 @@ class CachedFiles(StaticFiles):
         answer = super().file_response(full_path, stat_result, scope, status_code)
         answer.headers["cache-control"] = "max-age=31536000, immutable" if scope["query_string"] else "no-cache"
         return answer
+
+
+def json_routes(answers: Mapping[str, Callable[[Request], Any]]) -> list[BaseRoute]:
+    """Return a route by path whose answer is the JSON of a function of the request."""
+    return [
+        Route(path, lambda request, answer=answer: JSONResponse(answer(request))) for path, answer in answers.items()
+    ]
 
 
 def accepts_html(request: Request) -> bool:

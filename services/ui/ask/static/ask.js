@@ -128,6 +128,7 @@ asked.addEventListener("click", async ({ target }) => {
     refuse("");
   } else if (button?.closest("#examples")) {
     fields.instruction.value = example = button.title;
+    $("#ask").disabled = true; // until the server has drawn the form with the example's key and state
     refuse("");
     await take($(".picture"), $("img", button).src);
     look();

@@ -28,14 +28,19 @@ function openLog(name) {
   followed = name;
   at("#log-title").textContent = say("log_of", { name });
   logText.textContent = "…";
-  log.hidden = false;
-  logText.focus();
-  log.scrollIntoView({ block: "nearest" });
+  log.showModal();
   followLog();
 }
 
-async function act(button, { service, do: verb }) {
-  if (verb === "stop" && !(await confirmed(say("stop_sure", { name: service }), button.firstChild.textContent))) return;
+async function copy(button) {
+  // without TLS browsers lend the clipboard to this machine's own pages alone: then the address is selected
+  if (navigator.clipboard) await navigator.clipboard.writeText(button.dataset.copy);
+  else getSelection().selectAllChildren(button.previousElementSibling ?? button.parentElement);
+  button.textContent = say(navigator.clipboard ? "copied" : "selected");
+}
+
+async function act(button, { service, do: verb, sure }) {
+  if (!(await confirmed(sure, button.firstChild.textContent))) return;
   await post(`services/${encodeURIComponent(service)}/${verb}`);
   await again();
 }
@@ -44,19 +49,16 @@ document.querySelector("main").addEventListener("click", async ({ target }) => {
   const button = target.closest("button");
   if (!button || button.getAttribute("aria-disabled")) return;
   if (button.dataset.copy) {
-    await navigator.clipboard?.writeText(button.dataset.copy);
-    button.textContent = say("copied");
+    await copy(button);
   } else if (button.dataset.log) {
     openLog(button.dataset.log);
-  } else if (button.id === "log-close") {
-    at(`#log-${CSS.escape(followed)}`)?.focus();
-    [followed, log.hidden] = [undefined, true];
   } else if (button.id === "examine") {
     if (await post("services/doctor")) await drawDoctor();
   } else if (button.dataset.do) {
     await act(button, button.dataset);
   }
 });
+log.addEventListener("close", () => { followed = undefined; });
 setInterval(followLog, LOG_MS);
 drawDoctor();
 again();

@@ -59,6 +59,7 @@ function showTasks() {
   const found = options.filter(({ text }) => sought.every((word) => text.toLowerCase().includes(word)));
   form.task.replaceChildren(...(found.length ? found : options));
   if (found.some(({ value }) => value === before)) form.task.value = before;
+  form.search.setCustomValidity(found.length ? "" : say("no_task"));
 }
 
 async function showPolicies() {

@@ -61,7 +61,7 @@ class PublicPath:
 
     The application sees paths without that prefix. Its redirects and cookies get the prefix, and cookies `Secure`
     where the request came by the public address: a proxy passes `Host` and path unchanged. Without $VLALAB_PUBLIC_URL
-    every request passes as it is.
+    every request passes as it is. The prefix alone is redirected to the same with a slash.
     """
 
     def __init__(self, app: Callable[..., Awaitable[None]], service: str) -> None:
@@ -76,8 +76,13 @@ class PublicPath:
         host = dict(scope["headers"]).get(b"host", b"")
         secure = host.lower() == self._host
         path, prefix = scope["path"], self._prefix
+        if prefix and path == prefix:  # a page's relative addresses need the slash
+            headers = [(b"location", prefix.encode() + b"/"), (b"content-length", b"0")]
+            await send({"type": "http.response.start", "status": 307, "headers": headers})
+            await send({"type": "http.response.body", "body": b""})
+            return
         if f"{path}/".startswith(f"{prefix}/"):
-            path = path[len(prefix) :] or "/"
+            path = path[len(prefix) :]
         scope = {**scope, "path": path, "scheme": "https" if secure else scope["scheme"]}
 
         def placed(name: bytes, value: bytes) -> tuple[bytes, bytes]:
