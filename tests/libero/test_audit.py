@@ -2,7 +2,7 @@
 
 import json
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pytest
@@ -107,6 +107,27 @@ def test_a_blind_policy_is_told_apart_from_wrong_images(dataset):
         assert verdict_of(result, convention).verdict == "cannot tell"
 
 
+@dataclass
+class Replaying(audit_world.LookingPolicy):
+    """Refuses another instruction than the first one of an episode, as a policy that replays recordings does."""
+
+    known: dict = field(default_factory=dict)
+
+    def act(self, observations):
+        return [super(Replaying, self).act([seen])[0] if self.knows(seen) else InvalidObservation("another task")
+                for seen in observations]  # fmt: skip
+
+    def knows(self, seen):
+        return self.known.setdefault(seen.session.rsplit(".", 1)[0], seen.instruction) == seen.instruction
+
+
+def test_a_policy_may_refuse_what_was_never_recorded(dataset):
+    result = audited(dataset, Replaying())
+    assert findings(result) == set()
+    assert verdict_of(result, "instruction used").verdict == "cannot tell"
+    assert "with a change were refused" in verdict_of(result, "finite answers").evidence
+
+
 def test_images_of_the_kit_do_not_accuse_a_policy_that_may_not_know_them(dataset):
     result = audited(dataset, wrapped(dataset, "images upside down"), familiar=False)
     verdict = verdict_of(result, "orientation of images")
@@ -164,8 +185,8 @@ class Other(audit_world.LookingPolicy):
 @pytest.mark.parametrize(
     ("policy", "error", "said"),
     [
-        (Refusing(), AuditStopped, "answered none of 5 requests: .*3 numbers too few; it refuses .*--dataset NAME"),
-        (Hanging(), AuditStopped, "answered none of 5 requests: .*no answer within.*--act-timeout-s"),
+        (Refusing(), AuditStopped, "answered no request .5 sent.: .*3 numbers too few; it refuses .*--dataset NAME"),
+        (Hanging(), AuditStopped, "answered no request .1 sent.: .*no answer within.*--act-timeout-s"),
         (Other(changes=(("cameras", ("side",)),)), DatasetError, "has no video 'side'.*--cameras side=VIDEO"),
         (Other(changes=(("needs_privileged", True),)), ValueError, "needs the simulator's state.*another policy"),
         (

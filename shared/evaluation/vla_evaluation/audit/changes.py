@@ -160,7 +160,6 @@ ROTATIONS: Mapping[str, tuple[str, Callable[[np.ndarray], np.ndarray]]] = {
     "Euler angles in place of axis-angle": ("so that its Euler angles are the axis-angle", rotation_vector),
     "axis-angle in place of Euler angles": ("as Euler angles", euler_angles),
     "rotation with the antipodal sign": ("with the antipodal sign", _antipodal),
-    "rotation negated": ("negated", np.negative),
 }
 QUATERNIONS: Mapping[str, tuple[str, Callable[[np.ndarray], np.ndarray]]] = {
     "quaternion order": ("with its last number first", lambda quat: np.roll(quat, 1)),

@@ -25,6 +25,7 @@ BETTER = 1.03  # times that answers must agree better after a change, at least
 UNUSED = 0.02  # change of an action, in standard deviations, below which an input is hardly used
 ROUNDS = 3
 NOISY = 1.3  # times the difference of two answers to one request, from which on an input has changed them
+CLEAR = 3.0  # times that difference, from which on a smaller effect than another sentence's can be seen
 SENTENCE = 0.5  # share of another sentence's effect that upper case or a full stop may have
 UNFAMILIAR = "the recording shows the lab's own simple models, which this policy may never have seen: ./lab assets"
 Apply = Callable[[Observation], Observation]
@@ -177,7 +178,9 @@ def uses(state: Inputs, kind: str) -> Verdict:
     answers = state.ask(lambda seen: replace(seen, **{kind: getattr(_other(state, seen), kind)}))
     mean, largest = state.change_by(answers)
     result = state.compare(answers)
-    state.effects[kind] = mean
+    state.effects[kind] = float(np.nan_to_num(mean))
+    if np.isnan(mean):
+        return cannot_tell(title, f"the policy answers no request with another episode's {kind}")
     evidence = (
         f"another episode's {kind} change an action by {mean:.2g} standard deviations; "
         f"answers then agree {result.times:.2f} times as well"
@@ -228,7 +231,7 @@ def truncated(state: Inputs) -> Verdict:
     """Whether the end of the instruction reaches the model."""
     title, effect = "whole instruction read", state.effects.get("instruction", 0.0)
     if effect < max(UNUSED, NOISY * state.serving.mean_noise):
-        return cannot_tell(title, "the instruction changes nothing")
+        return cannot_tell(title, "no effect of the instruction was seen")
 
     def ending(seen: Observation) -> Observation:
         words, others = seen.instruction.split(), _other(state, seen).instruction.split()
@@ -238,19 +241,21 @@ def truncated(state: Inputs) -> Verdict:
     mean, largest = state.change_by(state.ask(ending))
     evidence = f"another second half changes an action by {mean:.2g} deviations, another sentence by {effect:.2g}"
     if largest <= SAME or mean < NOISY * state.serving.mean_noise:
-        return wrong(title, "instruction truncated", evidence)
+        clear = effect > CLEAR * state.serving.mean_noise
+        return wrong(title, "instruction truncated", evidence) if clear else cannot_tell(title, evidence)
     return fine(title, evidence)
 
 
 def variants(state: Inputs) -> Sequence[Verdict]:
     """Note whether upper case or a full stop changes answers like another sentence."""
     effect = state.effects.get("instruction", 0.0)
-    if effect < max(UNUSED, NOISY * state.serving.mean_noise):
+    if effect < max(UNUSED, NOISY * state.serving.mean_noise) or state.outputs.agreement().lower <= 1:
         return ()
     for change in changes.of_language():
         if change.finding in changes.VARIANTS:
             mean, _ = state.change_by(state.ask(change.apply))
-            if mean > SENTENCE * effect:
+            noise = state.serving.mean_noise
+            if mean - noise > SENTENCE * (effect - noise):
                 evidence = f"{change.what}: an action changes by {mean:.2g}, with another sentence by {effect:.2g}"
                 _note(state, "form of the instruction", change.finding, evidence)
     return ()
@@ -274,7 +279,7 @@ def summarized(state: Inputs, convention: str) -> Verdict:
     if is_image and not state.familiar:
         return cannot_tell(convention, f"{evidence}; {UNFAMILIAR}")
     if state.effects.get(kind, 0.0) < UNUSED:
-        return cannot_tell(convention, f"answers hardly depend on the {kind}")
+        return cannot_tell(convention, f"hardly an effect of the {kind} was seen")
     if state.outputs.agreement().lower <= 1:
         return cannot_tell(convention, "answers do not follow the recording")
     return fine(convention, evidence)

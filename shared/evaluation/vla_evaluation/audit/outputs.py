@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from scipy.spatial.transform import Rotation
@@ -79,6 +79,9 @@ def check(info: PolicyInfo, moments: Moments, answers: np.ndarray) -> Outputs:
         return outputs
     for rule in (timing, tail, absolute, frame, order, sign, scale, gripper_range):
         outputs.verdicts.append(rule(outputs))
+    if outputs.agreement().lower <= 1:  # then no other convention can do better; only the gripper's range stays known
+        unclear = [replace(one, verdict="cannot tell") if one.verdict == "fine" else one for one in outputs.verdicts]
+        outputs.verdicts[1:-1] = unclear[1:-1]
     return outputs
 
 
@@ -122,7 +125,9 @@ def timing(outputs: Outputs) -> Verdict:
     best = max(found, key=lambda row: row[0].log_ratio)
     result, finding, text, shift = best
     evidence = f"answers agree {result.times:.2f} times as well {text}"
-    if result.lower <= 1 or result.times < TIMED:
+    longest = np.isfinite(answers[..., 0]).sum(1).max()
+    is_missing = shift == 1 and longest == outputs.info.horizon - 1  # one action less than announced: less is enough
+    if result.times < TIMED or np.exp(result.log_ratio - (1 if is_missing else CERTAIN) * result.deviation) <= 1:
         return fine("actions in time", evidence)
     if finding == "chunk reversed":
         outputs.add(lambda _, chunks: _reversed(chunks))
@@ -165,9 +170,9 @@ def absolute(outputs: Outputs) -> Verdict:
     part, index = next((row for row in outputs.parts if row[0].name == "position delta"), (None, None))
     if part is None or outputs.moments.poses is None:
         return not_applicable(title, "no position delta, or the hand's position is not recorded")
-    answers = outputs.correct(outputs.moments, outputs.answers)[:, : outputs.length][..., index]
-    poses = outputs.moments.poses[:, AROUND + 1 : AROUND + 1 + outputs.length, :3]
-    position, delta = Fit(answers, poses), Fit(answers, outputs.moments.at(outputs.shift, outputs.length)[..., index])
+    answers = outputs.correct(outputs.moments, outputs.answers)[:, :1, index]  # errors add up along a chunk
+    poses = outputs.moments.poses[:, AROUND + 1 : AROUND + 2, :3]
+    position, delta = Fit(answers, poses), Fit(answers, outputs.moments.at(outputs.shift, 1)[..., index])
     near, far = position.rho[0].mean(), np.abs(delta.rho[0]).mean()
     evidence = f"correlation with the hand's position {near:.2f}, with its recorded delta {far:.2f}"
     if near < ABSOLUTE or near < far + 0.1:
@@ -297,6 +302,8 @@ def sign(outputs: Outputs) -> Verdict:
 def scale(outputs: Outputs) -> Verdict:
     """Whether answers have the recorded size and centre; the gripper is judged by `gripper_range`."""
     title, fit = "scale of actions", outputs.fit()
+    if any(verdict.findings == ("absolute in place of delta",) for verdict in outputs.verdicts):
+        return not_applicable(title, "positions are not of the deltas' size")
     axes = [i for i in outputs.live if "gripper" not in outputs.names[i] and fit.rho[0, i] > 0.5]
     if not axes:
         return cannot_tell(title, "no axis follows the recording closely enough")

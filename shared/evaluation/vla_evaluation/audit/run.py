@@ -41,6 +41,8 @@ class Audit:
         """One line."""
         count = len(self.wrong)
         found = f"{count} convention{'s' if count != 1 else ''} wrong" if count else "nothing wrong was found"
+        if self.agreement.lower <= 1:
+            found += ", and the answers do not follow the recorded actions"
         return f"{found}; {self.requests} requests in {self.seconds:.0f} s"
 
     def as_json(self) -> dict[str, Any]:
@@ -71,6 +73,7 @@ def audit(
     asker = Asker(client, view.info, budget, tick=on_request)
     asked = moments.load(view, min(ASKED, budget // 4), EPISODES)
     answers = asker.ask_all(asked.observations)
+    asker.as_recorded = False
     served, checked = serving.check(asker, asked, answers)
     latency = serving.latency(asker, control_hz, executed)
     if not checked.history and not view.info.stateful and not any(verdict.verdict == "wrong" for verdict in served):

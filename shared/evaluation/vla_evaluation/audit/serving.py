@@ -173,6 +173,8 @@ def answered(asker: Asker) -> Verdict:
     """Whether every request got finite numbers."""
     failed = sum(asker.errors.values())
     evidence = f"{asker.answered} of {asker.sent} requests were answered"
+    if refused := asker.sent - asker.answered - failed:
+        evidence += f", {refused} with a change were refused"
     if not failed:
         return fine("finite answers", evidence)
     text = max(asker.errors, key=lambda name: asker.errors[name])
