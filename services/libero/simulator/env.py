@@ -264,9 +264,8 @@ class LiberoEnv:
     @property
     def moves_fixtures(self) -> bool:
         """Whether the task's starts have fixtures at different places."""
-        return self._require_task().kind == shuffled.KIND and any(
-            name.startswith(shuffled.FIXTURES) for name in self.domain.fixtures_dict
-        )
+        moves = self._require_task().kind == shuffled.KIND
+        return moves and any(name.startswith(shuffled.FIXTURES) for name in self.fixture_poses())
 
     def restore(self, sim_state: np.ndarray) -> None:
         """Pose the scene as in `sim_state` (from `sim_state()` of this episode), to render it afterwards."""
