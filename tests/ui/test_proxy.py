@@ -3,6 +3,7 @@
 import os
 import subprocess
 import time
+from contextlib import ExitStack
 
 import httpx
 import pytest
@@ -18,6 +19,7 @@ from test_simulator_page import LIBERO, Program, state
 
 from tests import axe, data_sets
 from tests.ports import free_ports
+from tests.running import running
 
 NAME, PREFIX, TOKEN = "lab.localhost", "/lab", "behind-a-proxy"  # browsers resolve names below .localhost themselves
 PAGES = ("/", "/runs", "/runs/goal-a", "/runs/compare?a=goal-a&b=goal-b", "/runs/leaderboard", "/simulator", "/ask/",
@@ -46,10 +48,6 @@ def proxy(upstream: str) -> Starlette:
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory):
     """A lab below the public address: the pages' program, a policy, two runs, a data set; (address, volume, asked)."""
-    from contextlib import ExitStack
-
-    from tests.running import running
-
     directory = tmp_path_factory.mktemp("proxy")
     subprocess.run(
         ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", "key.pem", "-out", "cert.pem",

@@ -136,7 +136,7 @@ def search(state: Inputs) -> None:
             result = state.compare(whole)
             rows = state.results[convention_of(change.finding)]
             rows[:] = [(change, result) if row[0] is change else row for row in rows]
-            if result.lower > 1 and result.times > BETTER and (best is None or result.log_ratio > best[0].log_ratio):
+            if result.is_certain and result.times > BETTER and (best is None or result.log_ratio > best[0].log_ratio):
                 best = (result, change, whole)
         if best is None:
             break
@@ -249,7 +249,7 @@ def truncated(state: Inputs) -> Verdict:
 def variants(state: Inputs) -> Sequence[Verdict]:
     """Note whether upper case or a full stop changes answers like another sentence."""
     effect = state.effects.get("instruction", 0.0)
-    if effect < max(UNUSED, NOISY * state.serving.mean_noise) or state.outputs.agreement().lower <= 1:
+    if effect < max(UNUSED, NOISY * state.serving.mean_noise) or not state.outputs.agreement().is_certain:
         return ()
     for change in changes.of_language():
         if change.finding in changes.VARIANTS:
@@ -280,6 +280,6 @@ def summarized(state: Inputs, convention: str) -> Verdict:
         return cannot_tell(convention, f"{evidence}; {UNFAMILIAR}")
     if state.effects.get(kind, 0.0) < UNUSED:
         return cannot_tell(convention, f"hardly an effect of the {kind} was seen")
-    if state.outputs.agreement().lower <= 1:
+    if not state.outputs.agreement().is_certain:
         return cannot_tell(convention, "answers do not follow the recording")
     return fine(convention, evidence)

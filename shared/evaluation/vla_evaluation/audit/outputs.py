@@ -79,9 +79,10 @@ def check(info: PolicyInfo, moments: Moments, answers: np.ndarray) -> Outputs:
         return outputs
     for rule in (timing, tail, absolute, frame, order, sign, scale, gripper_range):
         outputs.verdicts.append(rule(outputs))
-    if outputs.agreement().lower <= 1:  # then no other convention can do better; only the gripper's range stays known
-        unclear = [replace(one, verdict="cannot tell") if one.verdict == "fine" else one for one in outputs.verdicts]
-        outputs.verdicts[1:-1] = unclear[1:-1]
+    if not outputs.agreement().is_certain:  # then no other convention can do better; only the gripper's range is known
+        outputs.verdicts[1:-1] = [
+            replace(one, verdict="cannot tell") if one.verdict == "fine" else one for one in outputs.verdicts[1:-1]
+        ]
     return outputs
 
 
@@ -127,7 +128,7 @@ def timing(outputs: Outputs) -> Verdict:
     evidence = f"answers agree {result.times:.2f} times as well {text}"
     longest = np.isfinite(answers[..., 0]).sum(1).max()
     is_missing = shift == 1 and longest == outputs.info.horizon - 1  # one action less than announced: less is enough
-    if result.times < TIMED or np.exp(result.log_ratio - (1 if is_missing else CERTAIN) * result.deviation) <= 1:
+    if result.times < TIMED or result.log_ratio <= (1 if is_missing else CERTAIN) * result.deviation:
         return fine("actions in time", evidence)
     if finding == "chunk reversed":
         outputs.add(lambda _, chunks: _reversed(chunks))

@@ -41,7 +41,7 @@ class Audit:
         """One line."""
         count = len(self.wrong)
         found = f"{count} convention{'s' if count != 1 else ''} wrong" if count else "nothing wrong was found"
-        if self.agreement.lower <= 1:
+        if not self.agreement.is_certain:
             found += ", and the answers do not follow the recorded actions"
         return f"{found}; {self.requests} requests in {self.seconds:.0f} s"
 

@@ -36,6 +36,11 @@ class Comparison:
         return float(np.exp(self.log_ratio - CERTAIN * self.deviation))
 
     @property
+    def is_certain(self) -> bool:
+        """Whether the one hypothesis certainly explains more than the other."""
+        return self.lower > 1
+
+    @property
     def upper(self) -> float:
         return float(np.exp(self.log_ratio + CERTAIN * self.deviation))
 
