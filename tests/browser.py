@@ -153,9 +153,9 @@ class Browser:
     def upload(self, selector: str, path: Path) -> None:
         """Gives a file input a file."""
         self.until(f"!!document.querySelector({selector!r})")
-        root = self.do("DOM.getDocument")["root"]["nodeId"]
-        node = self.do("DOM.querySelector", nodeId=root, selector=selector)["nodeId"]
-        self.do("DOM.setFileInputFiles", nodeId=node, files=[str(path)])
+        # An object, not a node's number: Chrome forgets all numbers when a page that is being loaded is complete.
+        found = self.do("Runtime.evaluate", expression=f"document.querySelector({selector!r})")
+        self.do("DOM.setFileInputFiles", objectId=found["result"]["objectId"], files=[str(path)])
 
     def screenshot(self, path: Path, full: bool = False) -> None:
         """Writes what the window shows, or the whole page, as PNG."""
