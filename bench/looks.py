@@ -34,7 +34,8 @@ from vlalab.host import paths
 ENVIRONMENT = "host"
 WORDINGS = Path(__file__).parent / "parts" / "wordings.json"
 PAIR = "0-9,20-29"  # of libero_object_pro: LIBERO's own places, then the swapped ones
-DEMONSTRATIONS, SCENES, NOISE = 200, 60, 0.6
+DEMONSTRATIONS = {"object": 200, "goal": 500}  # libero_object is one skill, libero_goal's ten tasks are many
+SCENES, NOISE = 12_000, 0.6
 SEEDS = (0, 1, 2)
 BLIND = ("pictures=false", "epochs=20")
 ROWS = {  # settings of the trainer that each change one thing
@@ -74,11 +75,12 @@ class Looks:
         self.log.parent.mkdir(parents=True, exist_ok=True)
         self.log.write_text(json.dumps(self.finished, indent=1))
 
-    def demonstrate(self, name: str, suite: str, *more: str) -> None:
+    def demonstrate(self, name: str, suite: str, kind: str, *more: str) -> None:
         """Record demonstrations and render them, with scenes."""
-        count = ("--episodes", str(self.options.demonstrations))
-        self.step("record", suite, "--name", name, *count, "--noise", str(NOISE), *more)
-        self.step("dataset", name, "--format", "lerobot", "--size", "128", "--scenes", str(SCENES))
+        count = self.options.demonstrations or DEMONSTRATIONS[kind]
+        self.step("record", suite, "--name", name, "--episodes", str(count), "--noise", str(NOISE), *more)
+        scenes = str(SCENES // max(count, 200))
+        self.step("dataset", name, "--format", "lerobot", "--size", "128", "--scenes", scenes)
 
     def train(self, data: str, name: str, minutes: float, settings: tuple[str, ...] = (), seed: int = 0) -> None:
         size = [setting.partition("=")[2] for setting in settings if setting.startswith("size=")]
@@ -123,7 +125,7 @@ def wilson(rate: float, count: int) -> tuple[float, float]:
 
 
 def pair(looks: Looks) -> None:
-    looks.demonstrate("looks-pair", "libero_object_pro", "--tasks", PAIR, "--instructions", "base")
+    looks.demonstrate("looks-pair", "libero_object_pro", "object", "--tasks", PAIR, "--instructions", "base")
     for name, settings, target in (("seeing", (), ">=75"), ("blind", BLIND, "<=10")):
         looks.train("looks-pair", f"pair-{name}", looks.options.minutes, settings)
         run = looks.evaluate(f"pair-{name}", "libero_object_pro", 20, "--tasks", PAIR, "--instructions", "base")
@@ -134,7 +136,7 @@ def pair(looks: Looks) -> None:
 
 def trained(looks: Looks, kind: str) -> str:
     """Return the seeing policy of a shuffled suite, trained on demonstrations from wide starts."""
-    looks.demonstrate(f"looks-{kind}", BASES[kind], "--starts", "wide")
+    looks.demonstrate(f"looks-{kind}", BASES[kind], kind, "--starts", "wide")
     looks.train(f"looks-{kind}", f"{kind}-seeing", looks.options.minutes)
     return f"{kind}-seeing"
 
@@ -231,7 +233,7 @@ def main() -> int:
     parser.add_argument("--part", action="append", choices=PARTS, help="run this one; default: all")
     parser.add_argument("--minutes", type=float, default=60, help="of training for a policy")
     parser.add_argument("--row-minutes", type=float, default=15, help="of training for a row of `parts`")
-    parser.add_argument("--demonstrations", type=int, default=DEMONSTRATIONS)
+    parser.add_argument("--demonstrations", type=int, help=f"default: {DEMONSTRATIONS}")
     parser.add_argument("--episodes", type=int, default=100, help="of an evaluation")
     parser.add_argument("--rows", type=int, default=len(ROWS), help="of `parts`: the first ones")
     parser.add_argument("--seeds", type=int, default=len(SEEDS), help="of `parts`: the first ones")

@@ -240,10 +240,10 @@ def test_flags_become_the_run_s_settings():
         config = parse_args(["libero_goal", "--profile", profile, *flags], BENCHMARK.suites)
         return specify(make_plan(BENCHMARK, config), PolicyInfo("p", ACTION, horizon=16)).chunking
 
-    assert settings() == Chunking(8) and settings(profile="openvla") == Chunking()
+    assert settings() == Chunking(4) and settings(profile="openvla") == Chunking()
     assert settings("--ensemble", "mean") == Chunking(1, "mean"), "every step, whatever the profile executes"
-    assert settings("--ensemble", "exponential", "--execute", "4") == Chunking(4, "exponential", 0.01)
-    assert settings("--realtime", "20") == Chunking(8, realtime=20.0)
+    assert settings("--ensemble", "exponential", "--execute", "8") == Chunking(8, "exponential", 0.01)
+    assert settings("--realtime", "20") == Chunking(4, realtime=20.0)
 
 
 @pytest.mark.parametrize("how", EVERY_WAY, ids=lambda how: how.description)
