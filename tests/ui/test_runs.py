@@ -155,9 +155,13 @@ def test_an_empty_lab_says_where_to_start(tmp_path, stack):
     from services.ui.ask.link import PolicyLink
 
     link = stack.enter_context(closing(PolicyLink(nobody())))
-    page = httpx.get(stack.enter_context(serving(create_app(link, volume=tmp_path)))).text
-    start = page.split('id="start"')[1].split("</section>")[0]
+    url = stack.enter_context(serving(create_app(link, services={"simulator": nobody()}, volume=tmp_path)))
+    start = httpx.get(url).text.split('id="start"')[1].split("</section>")[0]
     assert "./lab eval libero_goal" in start and 'href="/simulator"' in start and "./lab notebook ws_mdl" in start
+    compare = httpx.get(f"{url}/runs/compare").text
+    assert "./lab eval libero_goal" in compare and 'id="sides"' not in compare
+    away = httpx.get(f"{url}/simulator", headers={"Accept": "text/html"}).text
+    assert "./lab up simulator" in away and 'href="/simulator" aria-current="page"' in away
 
 
 def test_a_run_is_shown_with_its_tasks_videos_and_their_filters(url):

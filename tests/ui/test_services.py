@@ -177,6 +177,7 @@ def test_the_doctors_table_has_what_is_wrong_first(site, tmp_path):
     with steward(tmp_path, TELLS):
         client = site(tmp_path)
         page = client.get("/services/doctor").text
+        assert "준비 안 됨 (local)" in client.get("/services/doctor", headers={"Accept-Language": "ko"}).text
         assert client.post("/services/doctor").json()["running"] is True
     assert page.index('data-check="clock"') < page.index("<details") < page.index('data-check="disk"')
     assert "&lt;b&gt;1970" in page and "sudo timedatectl" in page and "not ready (local)" in page
