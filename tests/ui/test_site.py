@@ -248,6 +248,7 @@ def test_every_word_that_a_template_or_a_script_uses_exists():
             ("shared/evaluation/vla_evaluation/live/*.py", "services/ui/[drsv]*/*.py",
              "shared/contract/vla_contract/protocol/errors.py"),
         ),
+        ("runs", ("shared/evaluation/vla_evaluation/report/*.py",)),
         pytest.param(  # the image has no vlalab
             "services",
             ("vlalab/commands/lifecycle.py", "vlalab/control_daemon.py", "vlalab/doctor/**/*.py", "vlalab/engine/*.py"),
