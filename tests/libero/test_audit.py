@@ -15,13 +15,15 @@ import pytest
 from bench.parts import audit_world
 from bench.parts.audit_faults import BY_NAME, Wrapped
 from services.libero.benchmark import BENCHMARK
+from tests import axe
+from tests.browser import Browser
 from tests.running import running
 from vla_contract import InvalidObservation, PolicyClient
 from vla_contract.protocol.parts import GRIPPER_CLOSES, OSC_POSE, Part
 from vla_datasets import libero
 from vla_datasets.errors import DatasetError
 from vla_datasets.loader import open_dataset
-from vla_evaluation.audit import outputs
+from vla_evaluation.audit import outputs, program
 from vla_evaluation.audit.asking import AuditStopped
 from vla_evaluation.audit.findings import ADVICE
 from vla_evaluation.audit.moments import AROUND, Moments
@@ -128,6 +130,18 @@ def test_the_program_ends_with_1_if_something_is_wrong(volume, dataset, names, r
     assert [verdict["verdict"] for verdict in printed["verdicts"]].count("fine") > (5 if code else 15)
     page = (volume / "logs/audit/cubes-looking/audit.html").read_text().split("<script")[0]
     assert ("nothing wrong was found" in page) == (not code) and page.count("data:image/png") > 3
+
+
+@axe.in_a_browser
+def test_the_page_is_in_korean_on_request(dataset, tmp_path):
+    with running(wrapped(dataset, "sign of z")) as service, PolicyClient(service.url) as client, Browser() as shown:
+        view = view_as(dataset, client.info(), BENCHMARK.profiles, CAMERAS, {})
+        (tmp_path / "audit.html").write_text(program.render(audit(client, view, 20, 5, 400, True), view))
+        shown.go(f"{(tmp_path / 'audit.html').as_uri()}?language=ko")
+        shown.until("document.documentElement.lang == 'ko'")
+        cells = shown.js("[...document.querySelectorAll('table td:not(:first-child)')].map((cell) => cell.innerText)")
+        assert len(cells) > 40 and [text for text in cells if not re.search("[가-힣]", text)] == []
+        assert axe.violations(shown) == [] and shown.errors == []
 
 
 class BlindPolicy(audit_world.LookingPolicy):
