@@ -15,6 +15,7 @@ from services.libero.datasets import convert
 from services.libero.datasets import scenes as free
 from services.libero.datasets.__main__ import make
 from services.libero.datasets.config import DatasetConfig
+from services.libero.simulator import suites
 from tests import data_sets
 from tests.libero.harness import Evaluation, Recording
 from tests.libero.test_policies import oracle  # noqa: F401  a fixture
@@ -96,11 +97,32 @@ def test_scenes_say_where_the_named_things_are(recorded, volume):
         state[at : at + 2] = x, y
         env.restore(state)
         shown.append(env.render(CAMERAS[0])[::-1, ::-1].astype(int))
-        ((right, down),) = free.in_image(env.domain, CAMERAS[0], free.named_places(env.domain)[:1])
+        ((right, down),) = free.in_image(env.domain, CAMERAS[0], free.named_places(env)[:1])
         there = (np.array([down, right]) + 1) / 2 * SIZE
     changed = np.argwhere(np.abs(shown[1] - shown[0]).sum(-1) > 60)
     assert np.linalg.norm(changed - there, axis=1).min() < 3  # where it is now
     assert np.linalg.norm(changed - there, axis=1).max() > 8  # and where it was
+
+
+def test_the_named_place_of_a_drawer_is_its_handle(recorded):
+    env = demonstrations.renderer(recorded.all[0].source, SIZE).env
+    task = next(
+        task for task in suites.load_suite("libero_goal").tasks if task.instruction.startswith("open the middle")
+    )
+    env.load_task(task, 0)
+    env.reset(0, env.start(0))
+    inside, (handle, again) = (
+        env.domain.sim.data.get_site_xpos("wooden_cabinet_1_middle_region").copy(),
+        free.named_places(env),
+    )
+    np.testing.assert_array_equal(handle, again)
+    out = handle - inside
+    assert 0.05 < np.linalg.norm(out[:2]) < 0.2 and abs(out[2]) < 0.03
+    state, joint = env.sim_state(), env.domain.sim.model.get_joint_qpos_addr("wooden_cabinet_1_middle_level")
+    state[1 + joint] -= 0.1
+    env.restore(state)
+    pulled = free.named_places(env)[0] - handle
+    np.testing.assert_allclose(pulled, 0.1 * out / np.linalg.norm(out), atol=0.02)
 
 
 def test_furniture_moves_in_half_of_the_scenes_of_wide_starts(volume):

@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from services.libero.oracle.parts import handle_of, joint_of, wing_of
+from services.libero.oracle.scene import SceneState, World
 from vla_evaluation.recording.demonstrations import Demonstration, renderer
 
 LIFTED = 0.03  # m: a thing that is this far above its start is in the hand, or already at its place
@@ -61,7 +63,7 @@ def render(demonstration: Demonstration, cameras: Sequence[str], size: int, coun
         env.restore(sim_state)
         for number, camera in enumerate(cameras):
             images[row, number] = env.render(camera)[::-1, ::-1]
-        state[row], places[row] = env.state(), named_places(env.domain)
+        state[row], places[row] = env.state(), named_places(env)
         pixels[row] = [in_image(env.domain, camera, places[row]) for camera in cameras]
     names = {"cameras": np.array(cameras), "instruction": np.array(demonstration.instruction)}
     return {**names, "images": images, "state": state, "places": places, "pixels": pixels}
@@ -89,17 +91,24 @@ def scatter(
         state[1 + movable[name] : 3 + movable[name]] = spot
 
 
-def named_places(domain: Any) -> np.ndarray:
-    """Return the position of the goal's first thing and of its place (the same if it has none): float [2, 3]."""
-    names = domain.parsed_problem["goal_state"][0][1:]
-    return np.array([position(domain, name) for name in (names[0], names[-1])])
+def named_places(env: Any) -> np.ndarray:
+    """Return where the hand acts on the goal's first thing, and on its place (the same if it has none): float [2, 3].
+
+    That is a drawer's handle, a stove's knob, and the position of everything else. A drawer's inside cannot be seen,
+    and does not say how the cabinet is turned.
+    """
+    state = env.privileged(True)
+    world = World.from_static(state["static"])
+    scene, goal = SceneState.from_state(world, state, 0), world.goals[0]
+    return np.array([position(scene, name) for name in (goal.args[0], goal.args[-1])])
 
 
-def position(domain: Any, name: str) -> np.ndarray:
-    """Return the position [3] of an object, or of a region's site."""
-    if name in domain.object_sites_dict:
-        return domain.sim.data.get_site_xpos(name)
-    return domain.sim.data.body_xpos[domain.obj_body_id[name]]
+def position(scene: SceneState, name: str) -> np.ndarray:
+    """Return the point [3] of an object or a region that the hand acts on."""
+    joint = joint_of(scene, name)
+    if joint is not None:
+        return (handle_of if joint.type == "slide" else wing_of)(scene, joint).pose.pos
+    return (scene.site(name) if name in scene.world.regions else scene.pose(name)).pos
 
 
 def in_image(domain: Any, camera: str, points: np.ndarray) -> np.ndarray:
