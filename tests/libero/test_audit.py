@@ -1,24 +1,31 @@
 """`./lab audit` over real HTTP: planted faults are named, healthy policies are not accused, bad input stops."""
 
 import json
+import os
+import re
+import subprocess
+import sys
 import time
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from bench.parts import audit_world
 from bench.parts.audit_faults import BY_NAME, Wrapped
-from services.libero.audit import main
 from services.libero.benchmark import BENCHMARK
+from tests import axe
+from tests.browser import Browser
 from tests.running import running
 from vla_contract import InvalidObservation, PolicyClient
 from vla_contract.protocol.parts import GRIPPER_CLOSES, OSC_POSE, Part
 from vla_datasets import libero
 from vla_datasets.errors import DatasetError
 from vla_datasets.loader import open_dataset
-from vla_evaluation.audit import outputs
+from vla_evaluation.audit import outputs, program
 from vla_evaluation.audit.asking import AuditStopped
+from vla_evaluation.audit.findings import ADVICE
 from vla_evaluation.audit.moments import AROUND, Moments
 from vla_evaluation.audit.run import audit
 from vla_evaluation.offline.policy_view import view_as
@@ -60,6 +67,29 @@ def verdict_of(result, convention):
     return next(verdict for verdict in result.verdicts if verdict.convention == convention)
 
 
+CATALOGUE = json.loads((Path(outputs.__file__).parent / "korean.json").read_text(encoding="utf-8"))
+PATTERNS = [
+    re.compile("(.+?)".join(map(re.escape, english.split("{}"))), re.DOTALL)
+    for english in CATALOGUE
+    if english != "{}; {}"
+]
+SAME = ("BGR", "NaN", "/v1/info")  # in every language
+
+
+def texts_of(verdict):
+    return [verdict.convention, *verdict.findings, verdict.evidence, *sum(verdict.advice, ())]
+
+
+def is_in_korean(text):
+    if text in SAME or any(pattern.fullmatch(text) for pattern in PATTERNS):
+        return True
+    return "; " in text and all(map(is_in_korean, text.split("; ")))
+
+
+def test_every_advice_is_in_korean():
+    assert [text for advice in ADVICE.values() for text in advice if not is_in_korean(text)] == []
+
+
 @pytest.mark.parametrize(
     "names",
     [
@@ -79,18 +109,39 @@ def test_planted_faults_are_named(dataset, names):
         assert findings(result) & set(BY_NAME[name].found_as), (name, findings(result))
     assert all(verdict.advice for verdict in result.wrong)
     assert result.requests <= 1500
+    assert [text for verdict in result.verdicts for text in texts_of(verdict) if not is_in_korean(text)] == []
 
 
-def test_a_healthy_policy_passes_on_the_command_line(volume, monkeypatch, capsys):
-    monkeypatch.setenv("VLALAB_VOLUME", str(volume))
-    with running(audit_world.LookingPolicy(noise=0.3)) as service:
-        code = main(["--dataset", "cubes", "--policy-url", service.url, "--json", "--requests", "900"])
-    printed = json.loads(capsys.readouterr().out)
-    assert (code, printed["wrong"]) == (0, [])
-    assert [verdict["verdict"] for verdict in printed["verdicts"]].count("fine") > 15
-    assert printed["requests"] <= 900
-    page = (volume / "logs/audit/cubes-looking/audit.html").read_text()
-    assert "nothing wrong was found" in page and page.count("data:image/png") > 3
+@pytest.mark.parametrize(
+    ("names", "requests", "code"), [((), 900, 0), (("sign of z",), 400, 1)], ids=["healthy", "faulty"]
+)
+def test_the_program_ends_with_1_if_something_is_wrong(volume, dataset, names, requests, code):
+    policy = wrapped(dataset, *names) if names else audit_world.LookingPolicy(noise=0.3)
+    with running(policy) as service:
+        arguments = ["--dataset", "cubes", "--policy-url", service.url, "--json", "--requests", str(requests)]
+        done = subprocess.run(
+            [sys.executable, "-m", "services.libero.audit", *arguments], capture_output=True, text=True,
+            env={**os.environ, "VLALAB_VOLUME": str(volume)},
+        )  # fmt: skip
+    assert done.returncode == code, done.stderr
+    printed = json.loads(done.stdout)
+    assert bool(printed["wrong"]) == bool(code) and printed["requests"] <= requests
+    assert all(set(BY_NAME[name].found_as) & set(printed["wrong"]) for name in names)
+    assert [verdict["verdict"] for verdict in printed["verdicts"]].count("fine") > (5 if code else 15)
+    page = (volume / "logs/audit/cubes-looking/audit.html").read_text().split("<script")[0]
+    assert ("nothing wrong was found" in page) == (not code) and page.count("data:image/png") > 3
+
+
+@axe.in_a_browser
+def test_the_page_is_in_korean_on_request(dataset, tmp_path):
+    with running(wrapped(dataset, "sign of z")) as service, PolicyClient(service.url) as client, Browser() as shown:
+        view = view_as(dataset, client.info(), BENCHMARK.profiles, CAMERAS, {})
+        (tmp_path / "audit.html").write_text(program.render(audit(client, view, 20, 5, 400, True), view))
+        shown.go(f"{(tmp_path / 'audit.html').as_uri()}?language=ko")
+        shown.until("document.documentElement.lang == 'ko'")
+        cells = shown.js("[...document.querySelectorAll('table td:not(:first-child)')].map((cell) => cell.innerText)")
+        assert len(cells) > 40 and [text for text in cells if not re.search("[가-힣]", text)] == []
+        assert axe.violations(shown) == [] and shown.errors == []
 
 
 class BlindPolicy(audit_world.LookingPolicy):

@@ -231,7 +231,7 @@ def test_the_page_is_korean_on_request(open_page, name):
     remaining = set(shown.js(REMAINING))
     identity = {"official", "openvla", "encoding, HTTP, decoding", "action chunk"}
     assert remaining <= identity, remaining
-    assert shown.js("document.documentElement.lang") == "ko" and "태스크" in shown.js("document.body.innerText")
+    assert shown.js("document.documentElement.lang") == "ko" and "과제" in shown.js("document.body.innerText")
     if name == "complete":
         shown.click(".watch")
         shown.until("document.querySelector('[name=play]').textContent === '일시 정지'")

@@ -22,6 +22,7 @@ from services.ui.site.tables import ROWS, csv_response
 from services.ui.volume import runs
 from services.ui.volume.runs import Stores
 from tests import axe
+from tests.mounts import fill
 from vla_evaluation.config import config_hash
 from vla_evaluation.store.runstore import RunStore
 
@@ -155,9 +156,25 @@ def test_an_empty_lab_says_where_to_start(tmp_path, stack):
     from services.ui.ask.link import PolicyLink
 
     link = stack.enter_context(closing(PolicyLink(nobody())))
-    page = httpx.get(stack.enter_context(serving(create_app(link, volume=tmp_path)))).text
-    start = page.split('id="start"')[1].split("</section>")[0]
+    url = stack.enter_context(serving(create_app(link, services={"simulator": nobody()}, volume=tmp_path)))
+    start = httpx.get(url).text.split('id="start"')[1].split("</section>")[0]
     assert "./lab eval libero_goal" in start and 'href="/simulator"' in start and "./lab notebook ws_mdl" in start
+    compare = httpx.get(f"{url}/runs/compare").text
+    assert "./lab eval libero_goal" in compare and 'id="sides"' not in compare
+    away = httpx.get(f"{url}/simulator", headers={"Accept": "text/html"}).text
+    assert "./lab up simulator" in away and 'href="/simulator" aria-current="page"' in away
+
+
+def test_runs_are_shown_on_a_full_disk(small_disk, stack):
+    from services.ui.app import create_app
+    from services.ui.ask.link import PolicyLink
+
+    complete(small_disk, "goal-vla-1", lambda task, episode: episode != 3)
+    fill(small_disk)
+    link = stack.enter_context(closing(PolicyLink(nobody())))
+    url = stack.enter_context(serving(create_app(link, volume=small_disk)))
+    pages = {path: httpx.get(f"{url}{path}") for path in ("/", "/runs", "/runs/goal-vla-1", "/runs/leaderboard")}
+    assert [path for path, page in pages.items() if page.status_code != 200 or "80.0 %" not in page.text] == []
 
 
 def test_a_run_is_shown_with_its_tasks_videos_and_their_filters(url):

@@ -146,10 +146,10 @@ def test_nothing_starts_or_stops_without_the_token(site, tmp_path):
         assert asked == []
         page = open_to_all.get("/services/state").text
         assert "gpu01" in page and "<button" not in page and "no weights" not in page and "VLALAB_TOKEN" in page
-        assert (
-            "./lab down oracle" in row_of(open_to_all, "oracle")
-            and "<button" not in open_to_all.get("/services/doctor").text
-        )
+        assert "./lab down oracle" in row_of(open_to_all, "oracle")
+        assert "<button" not in open_to_all.get("/services/doctor").text
+        assert "./lab up random" in page and "./lab up gr00t" not in page, "it lacks its checkpoint"
+        assert "/services/tokens" not in open_to_all.get("/services").text
         for path in ("/services", "/services/state"):
             assert {open_to_all.request(method, path).status_code for method in ("POST", "PUT", "DELETE")} == {405}
         assert set(asked) == {"GET /status", "GET /doctor"}
@@ -177,6 +177,7 @@ def test_the_doctors_table_has_what_is_wrong_first(site, tmp_path):
     with steward(tmp_path, TELLS):
         client = site(tmp_path)
         page = client.get("/services/doctor").text
+        assert "준비 안 됨 (local)" in client.get("/services/doctor", headers={"Accept-Language": "ko"}).text
         assert client.post("/services/doctor").json()["running"] is True
     assert page.index('data-check="clock"') < page.index("<details") < page.index('data-check="disk"')
     assert "&lt;b&gt;1970" in page and "sudo timedatectl" in page and "not ready (local)" in page
@@ -286,7 +287,7 @@ def test_nothing_can_be_pressed_before_it_does_something(site, open_page, tmp_pa
         with shown.holding("*/services.js*"):
             shown.go(f"{site(tmp_path).base_url}/services")
             rows = shown.until("[...document.querySelectorAll('tr[data-service]')].map((one) => one.innerText)")
-            assert rows and all("./lab " in row for row in rows)
+            assert rows and all("./lab " in row or "missing" in row for row in rows)
             assert shown.js("document.querySelectorAll('#state button').length") == 0
         shown.until(f"!!{button}")
         shown.js(f"{button}.click()")

@@ -1,8 +1,11 @@
 """The site around the pages: login, requests from other sites, languages, what a browser may load; in a browser too."""
 
+import ast
 import contextlib
+import errno
 import html
 import json
+import os
 import re
 import time
 from pathlib import Path
@@ -240,25 +243,59 @@ def test_every_word_that_a_template_or_a_script_uses_exists():
 @pytest.mark.parametrize(
     ("page", "sources"),
     [
-        ("site", ("shared/evaluation/vla_evaluation/live/*.py", "services/ui/[dsv]*/*.py")),
+        (
+            "site",
+            ("shared/evaluation/vla_evaluation/live/*.py", "services/ui/[drsv]*/*.py",
+             "shared/contract/vla_contract/protocol/errors.py"),
+        ),
+        ("runs", ("shared/evaluation/vla_evaluation/report/*.py",)),
         pytest.param(  # the image has no vlalab
-            "services", ("vlalab/commands/lifecycle.py", "vlalab/control_daemon.py"), marks=pytest.mark.outside
+            "services",
+            ("vlalab/commands/lifecycle.py", "vlalab/control_daemon.py", "vlalab/doctor/**/*.py", "vlalab/engine/*.py"),
+            marks=pytest.mark.outside,
         ),
     ],
 )  # fmt: skip
 def test_what_services_say_is_reported_in_korean_where_it_is_a_sentence_of_theirs(page, sources):
     paths = [path for source in sources for path in UI.parents[1].glob(source)]
-    plain = re.sub(r"\{[^{}]*\}", "{}", "".join(path.read_text() for path in paths))
+    written = "".join(path.read_text() for path in paths)
     for english, korean in texts.translations("ko", page).items():
-        assert english in plain, f"no service says {english!r} any more"
+        assert all(piece in written for piece in english.split("{}")), f"no service says {english!r} any more"
         values = [str(place) for place in range(english.count("{}"))]
         assert texts.translate("ko", english.format(*values), page) == korean.format(*values) != english
         assert texts.translate("en", english, page) == english
     assert texts.translate("ko", "whatever else") == "whatever else"
 
 
+DOCTOR = {"ok": (0,), "skip": (0,), "warn": (0, 2), "fail": (0, 2), "from_refusal": (1,), "check": (1,)}
+NAMES = {"MTU", "EGL", ".env"}  # the same in every language
+
+
+def template(node: ast.AST) -> str:
+    """Return a literal's text, or an f-string's with 0 for its values; else ""."""
+    if isinstance(node, ast.JoinedStr):
+        return "".join(str(part.value) if isinstance(part, ast.Constant) else "0" for part in node.values)
+    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
+
+
+@pytest.mark.outside
+def test_what_the_doctor_says_is_in_korean():
+    said = set()
+    for path in UI.parents[1].glob("vlalab/doctor/**/*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in DOCTOR:
+                said |= {template(node.args[place]) for place in DOCTOR[node.func.id] if place < len(node.args)}
+                said |= {template(word.value) for word in node.keywords if word.arg == "hint"}
+            elif isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) in ("reason", "usage", "free"):
+                said.add(template(node.value))
+    sentences = {text for text in said if re.search("[A-Za-z]", text) and "default-network-opts" not in text} - NAMES
+    assert len(sentences) > 100
+    assert {text for text in sentences if texts.translate("ko", text, "services") == text} == set()
+
+
 def test_the_page_that_asks_still_says_what_is_put_into_korean():
     written = "".join(path.read_text() for path in (UI / "ask").iterdir() if path.suffix in (".py", ".j2")).lower()
+    written += os.strerror(errno.ECONNREFUSED).lower()
     for english, korean in texts.translations("ko", "ask").items():
         pieces = [piece.strip(" .;").lower() for piece in english.split("{}")]
         assert [piece for piece in pieces if piece not in written] == [], english

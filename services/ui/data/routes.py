@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable
 from typing import Any
@@ -81,10 +82,6 @@ class DataPages:
         headers = {"content-disposition": f'attachment; filename="{name}.tar"', "cache-control": "no-store"}
         return StreamingResponse(self.sets.archive(name), headers=headers, media_type="application/x-tar")
 
-    async def act(self, request: Request) -> Response:
-        """Check a data set, or return how far that is: by the control daemon, with a login."""
-        return await control_daemon.forward(self.site, request)
-
     async def mark_form(self, request: Request) -> Response:
         """Mark episodes by a form of the pages, which are shown again."""
         form = parse_qs((await read(request)).decode("utf-8", "replace"))
@@ -122,6 +119,7 @@ class DataPages:
 
 def routes(site: Site, sets: Datasets) -> list[BaseRoute]:
     """Return the routes of the pages and of the JSON."""
+    act = functools.partial(control_daemon.forward, site)
     pages = DataPages(site, sets)
     answers: dict[str, Callable[[Request], Any]] = {
         "/api/data": lambda request: {"sets": sets.rows()},
@@ -133,8 +131,8 @@ def routes(site: Site, sets: Datasets) -> list[BaseRoute]:
         Route("/data/rows", pages.draw_list),
         Route("/data/{name}", pages.draw_set),
         Route("/data/{name}/rows", pages.draw_set),
-        Route("/data/{name}/check", pages.act, methods=["POST"]),
-        Route("/data/{name}/action", pages.act),
+        Route("/data/{name}/check", act, methods=["POST"]),
+        Route("/data/{name}/action", act),
         Route("/data/{name}/download", pages.download),
         Route("/data/{name}/marks", pages.mark_form, methods=["POST"]),
         Route("/data/{name}/{index}", pages.episode),

@@ -70,17 +70,16 @@ class RunPages:
 
         found = tables.ordered([run for run in runs if matches(run)], query["sort"], COLUMNS)
         displayed, paging = tables.page(request, found, query)
+        curves = [
+            name for name in files.names(self.root, *CURVES) if files.exists(self.root, *CURVES, name, CURVE)
+        ]  # fmt: skip
         choices = {name: sorted({str(run[name]) for run in runs if name in run}) for name in FILTERS}
         return self.site.render(
             request, "runs/rows.html.j2" if request.url.path.endswith("/rows") else "runs/list.html.j2",
             runs=displayed, **paging, count=len(runs), query=query, columns=COLUMNS, numbers=NUMBERS,
-            choices={**choices, "state": STATES}, curves=self._curves(),
+            choices={**choices, "state": STATES}, curves=curves,
             with_query=lambda **changes: urlencode({name: v for name, v in {**query, **changes}.items() if v}),
         )  # fmt: skip
-
-    def _curves(self) -> list[str]:
-        names = files.names(self.root, *CURVES)
-        return [name for name in names if files.exists(self.root, *CURVES, name, CURVE)]
 
     def list_csv(self, request: Request) -> Response:
         """Return all runs as CSV."""
@@ -127,10 +126,6 @@ class RunPages:
             logs=self.stores.logs(name), last=sorted(run["episodes"], key=lambda one: -one["ended_at"])[:LAST_EPISODES],
             acts=control_daemon.may_act(self.site, request),
         )  # fmt: skip
-
-    async def act(self, request: Request) -> Response:
-        """Resume or delete a run, start the first one, or tell how far that is; by the control daemon, with a login."""
-        return await control_daemon.forward(self.site, request)
 
     def episodes_csv(self, request: Request) -> Response:
         """Return a run's episodes as CSV."""
@@ -182,6 +177,7 @@ class RunPages:
 
 def routes(site: Site, stores: Stores) -> list[BaseRoute]:
     """Return the routes of the pages and of the JSON."""
+    act = functools.partial(control_daemon.forward, site)
     pages = RunPages(site, stores)
     answers: dict[str, Callable[[Request], Any]] = {
         "/api/runs": lambda request: {"runs": stores.rows()},
@@ -196,10 +192,10 @@ def routes(site: Site, stores: Stores) -> list[BaseRoute]:
         Route("/runs/leaderboard.csv", pages.leaderboard_csv),
         Route("/runs/compare", pages.compare_page),
         Route("/runs/rows", pages.draw_list),
-        Route("/runs/first", pages.act, methods=["POST"]),
+        Route("/runs/first", act, methods=["POST"]),
         Route("/runs/{name}/state", pages.draw_run),
-        Route("/runs/{name}/action", pages.act),
-        *(Route(f"/runs/{{name}}/{what}", pages.act, methods=["POST"]) for what in ("resume", "delete")),
+        Route("/runs/{name}/action", act),
+        *(Route(f"/runs/{{name}}/{what}", act, methods=["POST"]) for what in ("resume", "delete")),
         Route("/runs/{name}", pages.run_page),
         Route("/runs/{name}/episodes.csv", pages.episodes_csv),
         Route("/runs/{name}/report.html", pages.report),

@@ -6,7 +6,6 @@ import time
 from collections.abc import Sequence
 
 from jinja2 import pass_context
-from jinja2.runtime import Context
 from markupsafe import Markup
 
 DASH = "–"
@@ -63,10 +62,6 @@ def date(at: float) -> Markup:
     return Markup('<time datetime="{}">{}</time>').format(exact, text)
 
 
-def _duration(context: Context, seconds: float | None) -> str:
-    return duration(seconds, context["language"])
-
-
 def code(text: str) -> Markup:
     """Return a text as HTML, with `backticks` as <code>."""
     parts = text.split("`")
@@ -75,5 +70,5 @@ def code(text: str) -> Markup:
 
 FILTERS = {
     "percent": percent, "interval": interval, "points": points, "number": number, "size": size, "date": date,
-    "duration": pass_context(_duration),
+    "duration": pass_context(lambda context, seconds: duration(seconds, context["language"])),
 }  # fmt: skip

@@ -91,7 +91,7 @@ class Site:
                 request, "site/problem.html.j2", status=problem.status, code_of=problem.status, why=problem.reason,
                 away=problem.name if isinstance(problem, ServiceUnavailable) and not problem.answers else "",
                 section=section if section in self.pages and request.url.path.strip("/") != section else "",
-                path=request.url.path,
+                path=request.url.path, page=section,
             )  # fmt: skip
         return JSONResponse({"detail": problem.reason}, problem.status)
 

@@ -65,10 +65,18 @@ def translations(language: str, page: str = "site") -> Mapping[str, str]:
     return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
 
 
+@functools.cache
+def _patterns(language: str, page: str) -> list[tuple[re.Pattern[str], str]]:
+    messages = {**translations(language, page), **translations(language)}
+    return [
+        (re.compile("(.*?)".join(map(re.escape, english.split("{}"))), re.DOTALL), translation)
+        for english, translation in messages.items()
+    ]
+
+
 def translate(language: str, text: str, page: str = "site") -> str:
     """Return a service's message in a language, or unchanged if there is no translation."""
-    for english, translation in {**translations(language), **translations(language, page)}.items():
-        pattern = "(.+?)".join(map(re.escape, english.split("{}")))
-        if match := re.fullmatch(pattern, text, re.DOTALL):
+    for pattern, translation in _patterns(language, page):
+        if match := pattern.fullmatch(text):
             return translation.format(*(translate(language, value, page) for value in match.groups()))
     return text

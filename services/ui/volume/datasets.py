@@ -10,7 +10,6 @@ import json
 import os
 import subprocess
 import threading
-from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -39,7 +38,7 @@ class Datasets:
 
     def __init__(self, root: Path):
         self._root, self._lock = root, threading.Lock()
-        self._open: OrderedDict[str, tuple[list, LeRobotDataset]] = OrderedDict()
+        self._open: dict[str, tuple[list, LeRobotDataset]] = {}
         self._rows: dict[str, tuple[list, dict[str, Any]]] = {}
 
     def rows(self) -> list[dict[str, Any]]:
@@ -188,10 +187,9 @@ class Datasets:
                 raise DatasetError(f"{name} is LIBERO's HDF5; convert it to a LeRobot data set to show it")
             raise NotFound(f"data set {name!r} not found{did_you_mean(name, names)}")
         if name not in self._open or self._open[name][0] != mark:
+            if len(self._open) >= OPEN:
+                self._open.clear()
             self._open[name] = mark, NumericDataset(self._root / DIRECTORY / name, self._opened)
-            if len(self._open) > OPEN:
-                self._open.popitem(last=False)
-        self._open.move_to_end(name)
         return self._open[name][1]
 
     def _opened(self, path: str, flags: int) -> int:

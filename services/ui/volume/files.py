@@ -88,31 +88,23 @@ def names(root: Path, *directories: str) -> list[str]:
     """Return the sorted names in a directory below `root`; empty if it does not exist."""
     try:
         with anchored.directory(root, *directories) as around:
-            # an O_PATH descriptor cannot be listed
-            inside = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=around)
+            # an O_PATH descriptor itself cannot be listed
+            return sorted(name for name in os.listdir(f"/proc/self/fd/{around}") if NAME.fullmatch(name))
     except OSError:
         return []
-    try:
-        return sorted(name for name in os.listdir(inside) if NAME.fullmatch(name))
-    finally:
-        os.close(inside)
 
 
 def tree_size(root: Path, *directories: str) -> int:
     """Return the size in bytes of a file, or of all files below a directory, without links; 0 if it does not exist."""
     try:
         with anchored.directory(root, *directories) as entered:
-            descriptor = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=entered)
+            return sum(
+                os.stat(each, dir_fd=around, follow_symlinks=False).st_size
+                for _, _, names, around in os.fwalk(dir_fd=entered)
+                for each in names
+            )
     except OSError:
         return (fingerprints(root, directories[:-1], directories[-1:])[0] or (0,))[0]
-    try:
-        return sum(
-            os.stat(each, dir_fd=around, follow_symlinks=False).st_size
-            for _, _, names, around in os.fwalk(dir_fd=descriptor)
-            for each in names
-        )
-    finally:
-        os.close(descriptor)
 
 
 def runs(root: Path) -> dict[str, float]:

@@ -6,7 +6,6 @@ Rates and intervals are in [0, 1], times in s since 1970.
 from __future__ import annotations
 
 import os
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -27,7 +26,6 @@ from vla_evaluation.store.records import Finished, StoreError, as_damage
 from vla_evaluation.store.runstore import RunStore
 
 HEARTBEAT_TIMEOUT_S = 180.0  # an evaluator without a heartbeat for so long counts as killed
-STATUS_TTL_S = 0.5  # shared by all browsers that watch a run
 LAST_FAULTS = 50
 MAX_LOG = 8000  # bytes: the end of a worker's log
 MAX_CACHED = 8192
@@ -38,9 +36,8 @@ class Stores:
     """Reader of the stores below a volume's root, cached until they change. Thread-safe."""
 
     def __init__(self, root: Path):
-        self.root, self._lock = root, threading.Lock()
+        self.root = root
         self._cache: dict[tuple[str, str], tuple[list, float, Any]] = {}
-        self._statuses: dict[str, tuple[float, dict[str, Any]]] = {}
 
     def read(self, name: str, reader: Callable[[str, RunStore], T]) -> T:
         """Return the reader's result for a run's store. Raises NotFound, and StoreError for a damaged one."""
@@ -59,19 +56,8 @@ class Stores:
         return sorted(rows, key=lambda row: (-row["created"], row["name"]))
 
     def details(self, name: str) -> dict[str, Any]:
-        """Return a run's status, its report data, and every finished episode."""
-        return {**self.status(name), **self.read(name, run_results)}
-
-    def status(self, name: str) -> dict[str, Any]:
-        """Return a run's status, cached for STATUS_TTL_S."""
-        with self._lock:
-            read_at, status = self._statuses.get(name, (0.0, {}))
-            if not status or time.monotonic() - read_at >= STATUS_TTL_S:
-                status = self.read(name, run_status)
-                if len(self._statuses) > 64:
-                    self._statuses.clear()
-                self._statuses[name] = time.monotonic(), status
-            return status
+        """Return all about a run."""
+        return self.read(name, run_details)
 
     def compare(self, a: str, b: str, force: bool = False) -> dict[str, Any]:
         """Return the comparison of two runs with every pair. Raises PageError if they cannot be compared."""
@@ -194,9 +180,11 @@ def _last_heartbeat(store: RunStore, started: float) -> float:
     return max(started, store.scalar(sql) or 0.0)
 
 
-def run_status(name: str, store: RunStore) -> dict[str, Any]:
-    """Return a run's current totals, tasks, workers, pace and faults."""
-    tasks, counts, faults = store.described()["tasks"], store.counts(), store.faults()
+def run_details(name: str, store: RunStore) -> dict[str, Any]:
+    """Return a run's totals, tasks, workers, pace, faults, identity, episodes, and the time per step of each stage."""
+    tasks, counts, faults, finished = store.described()["tasks"], store.counts(), store.faults(), store.finished()
+    steps = max(sum(one.steps for one in finished), 1)
+    spent = {key: sum(one.result.get("timings_ms", {}).get(key, 0.0) for one in finished) for key, _, _ in STAGES}
     return {
         **run_row(name, store),
         "tasks": [
@@ -212,6 +200,10 @@ def run_status(name: str, store: RunStore) -> dict[str, Any]:
         "workers": store.workers(),
         "faults": [vars(fault) for fault in faults[-LAST_FAULTS:]],
         "fault_count": len(faults),
+        "identity": store.meta("identity"),
+        "invocations": store.invocations(),
+        "episodes": [episode(one) for one in finished],
+        "stages": [{"name": label, "ms_per_step": spent[key] / steps} for key, label, _ in STAGES if spent[key] > 0],
     }
 
 
@@ -238,19 +230,6 @@ def pace(store: RunStore, counts: Mapping[int, Mapping[str, int]], now: float) -
         until - last["started"] + sum((one["ended"] or one["started"]) - one["started"] for one in invocations[:-1])
     )
     return {"seconds": max(seconds, 1e-9), "steps_per_s": steps_per_s, "left_s": left_s}
-
-
-def run_results(name: str, store: RunStore) -> dict[str, Any]:
-    """Return a run's identity, invocations, episodes and the time per step of each stage."""
-    finished = store.finished()
-    steps = max(sum(one.steps for one in finished), 1)
-    spent = {key: sum(one.result.get("timings_ms", {}).get(key, 0.0) for one in finished) for key, _, _ in STAGES}
-    return {
-        "identity": store.meta("identity"),
-        "invocations": store.invocations(),
-        "episodes": [episode(one) for one in finished],
-        "stages": [{"name": label, "ms_per_step": spent[key] / steps} for key, label, _ in STAGES if spent[key] > 0],
-    }
 
 
 def episode(finished: Finished) -> dict[str, Any]:

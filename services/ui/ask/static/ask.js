@@ -107,7 +107,7 @@ async function showAudit(name) {
   const card = $("#action"), service = `../services/${encodeURIComponent(name)}`;
   await followAction(`${service}/action`, card);
   const found = card.textContent.match(/logs\/audit\/([\w.-]+)\/audit\.html/);
-  if (found) $("p", card).replaceChildren(Object.assign(document.createElement("a"), { href: `audit/${found[1]}`, textContent: say("audit_page") }));
+  if (found) $("p", card).replaceChildren(Object.assign(document.createElement("a"), { href: `audit/${found[1]}?language=${document.documentElement.lang}`, textContent: say("audit_page") }));
 }
 
 asked.addEventListener("submit", (event) => { event.preventDefault(); ask(); });

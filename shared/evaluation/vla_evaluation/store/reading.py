@@ -23,6 +23,7 @@ from vla_evaluation.store.records import (
 )
 
 BUSY_TIMEOUT_S = 60.0  # wait for other processes that write
+SHARED_MEMORY_BYTES = 2**16  # on disk, of a store that is read
 NEXT_SESSION = 2**62  # later than any session
 EPISODE_KEY = "config_hash = :config_hash AND suite = :suite AND task = :task AND episode = :episode"
 POLICY = "json_extract(result, '$.policy')"  # the address that an attempt used
@@ -48,7 +49,9 @@ class StoreReader:
         if not self.path.is_file():
             raise StoreError(f"run store {path} not found; list the runs with ./lab runs")
         mode = "mode=ro" if readonly else "mode=rw"
-        if readonly and not os.access(self.path.parent, os.W_OK):
+        disk = os.statvfs(self.path.parent)
+        is_full = disk.f_bavail * disk.f_frsize < SHARED_MEMORY_BYTES and not Path(f"{self.path}-wal").exists()
+        if readonly and (is_full or not os.access(self.path.parent, os.W_OK)):
             mode += "&immutable=1"  # no process writes, and SQLite cannot create its shared-memory file
         address = f"{self.path.absolute().as_uri()}?{mode}"
         with self._errors():

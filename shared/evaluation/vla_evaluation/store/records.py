@@ -36,8 +36,8 @@ HINTS = {  # part of SQLite's text of an error → the next step
     "read-only": "the volume is read-only; make it writable or choose another volume (VLALAB_VOLUME)",
     **dict.fromkeys(("malformed", "decode", "not a database"), DAMAGED),
     "locked": "another process has locked it; close other evaluators and database browsers",
-    "disk I/O": "check that the directory exists and is writable, and that its disk is healthy",
-    "unable to open": "check that the directory exists and is writable, and that its disk is healthy",
+    "disk I/O": "check that the directory exists and is writable, and that its disk is neither full nor damaged",
+    "unable to open": "check that the directory exists and is writable, and that its disk is neither full nor damaged",
     "": "unexpected; the file was not changed",
 }
 Counts = dict[int, dict[str, int]]  # by task; see `StoreReader.counts`
