@@ -69,6 +69,8 @@ def test_paired_difference_contains_the_estimate_and_shrinks():
     estimate, low, high = paired_difference(12, 2, 50)
     assert estimate == pytest.approx(0.2)
     assert 0 < low < estimate < high < 0.4  # McNemar's p is 0.013, so zero lies outside
+    wide = paired_difference(12, 2, 50, confidence=0.99)
+    assert wide[1] < low and high < wide[2]
     assert paired_difference(2, 12, 50) == pytest.approx((-estimate, -high, -low))
 
 
@@ -97,3 +99,9 @@ def test_rate_reads_as_a_sentence():
 def test_fisher_exact(a, b, p):
     assert fisher_exact(*a, *b) == pytest.approx(p, rel=1e-9)
     assert fisher_exact(*b, *a) == pytest.approx(p, rel=1e-9)
+
+
+@pytest.mark.parametrize(("test", "counts"), [(fisher_exact, (1, 2, 3, 2)), (wilson, (3, 2))])
+def test_impossible_counts_are_rejected(test, counts):
+    with pytest.raises(ValueError, match="3 successes of 2 trials"):
+        test(*counts)

@@ -7,21 +7,29 @@ from math import comb, sqrt
 from statistics import NormalDist
 from typing import Any
 
-Z = NormalDist().inv_cdf(0.975)  # of two-sided intervals of 95 %
+
+def z_value(confidence: float) -> float:
+    """Return the two-sided normal quantile, 1.96 for a confidence of 0.95."""
+    if not 0 < confidence < 1:
+        raise ValueError(f"confidence {confidence} is not between 0 and 1; use e.g. 0.95")
+    return NormalDist().inv_cdf(0.5 + confidence / 2)
 
 
-def wilson(successes: int, trials: int) -> tuple[float, float]:
-    """Return Wilson's score interval of 95 % of a success rate, both ends in [0, 1]; (0, 1) without trials.
+def wilson(successes: int, trials: int, confidence: float = 0.95) -> tuple[float, float]:
+    """Return Wilson's score interval of a success rate, both ends in [0, 1]; (0, 1) without trials.
 
     Unlike the textbook p ± z·s it stays inside [0, 1] and is honest for 0 of n and n of n.
     Source: E. B. Wilson, JASA 22 (1927).
     """
+    if not 0 <= successes <= trials:
+        raise ValueError(f"{successes} successes of {trials} trials; expected 0 <= successes <= trials")
     if trials == 0:
         return 0.0, 1.0
+    z = z_value(confidence)
     rate = successes / trials
-    centre = rate + Z * Z / (2 * trials)
-    spread = Z * sqrt(rate * (1 - rate) / trials + Z * Z / (4 * trials * trials))
-    scale = 1 + Z * Z / trials
+    centre = rate + z * z / (2 * trials)
+    spread = z * sqrt(rate * (1 - rate) / trials + z * z / (4 * trials * trials))
+    scale = 1 + z * z / trials
     low = 0.0 if successes == 0 else max(0.0, (centre - spread) / scale)
     high = 1.0 if successes == trials else min(1.0, (centre + spread) / scale)
     return low, high
@@ -31,6 +39,8 @@ def mcnemar_exact(only_a: int, only_b: int) -> float:
     """Return the two-sided exact p-value of McNemar's test from the two discordant counts: under "no difference" each
     discordant pair is a fair coin.
     """
+    if only_a < 0 or only_b < 0:
+        raise ValueError(f"discordant counts ({only_a}, {only_b}) must not be negative")
     pairs = only_a + only_b
     tail = sum(comb(pairs, k) for k in range(min(only_a, only_b) + 1))
     return min(1.0, 2 * tail / 2**pairs)
@@ -41,6 +51,9 @@ def fisher_exact(successes_a: int, trials_a: int, successes_b: int, trials_b: in
 
     It sums the probabilities of all outcomes that are at most as likely as the observed one, in exact integers.
     """
+    for successes, trials in ((successes_a, trials_a), (successes_b, trials_b)):
+        if not 0 <= successes <= trials:
+            raise ValueError(f"{successes} successes of {trials} trials; expected 0 <= successes <= trials")
     total = successes_a + successes_b
     possible = range(max(0, total - trials_b), min(trials_a, total) + 1)
     ways = {k: comb(trials_a, k) * comb(trials_b, total - k) for k in possible}
@@ -65,17 +78,20 @@ def paired_score(only_a: int, only_b: int, pairs: int, difference: float) -> flo
     return numerator / sqrt(variance)
 
 
-def paired_difference(only_a: int, only_b: int, pairs: int) -> tuple[float, float, float]:
-    """Return rate_a − rate_b with its score interval of 95 % (estimate, low, high) from paired episodes."""
+def paired_difference(only_a: int, only_b: int, pairs: int, confidence: float = 0.95) -> tuple[float, float, float]:
+    """Return rate_a − rate_b with its score interval (estimate, low, high) from paired episodes."""
+    if only_a < 0 or only_b < 0 or only_a + only_b > pairs:
+        raise ValueError(f"discordant counts ({only_a}, {only_b}) do not fit into {pairs} pairs")
     if pairs == 0:
         return 0.0, -1.0, 1.0
+    z = z_value(confidence)
     estimate = (only_a - only_b) / pairs
 
     def end(inside: float, outside: float) -> float:
-        """Find the difference at which the statistic, which is monotonic, reaches Z, by bisection."""
+        """Find the difference at which the statistic, which is monotonic, reaches z, by bisection."""
         for _ in range(60):
             middle = (inside + outside) / 2
-            if abs(paired_score(only_a, only_b, pairs, middle)) <= Z:
+            if abs(paired_score(only_a, only_b, pairs, middle)) <= z:
                 inside = middle
             else:
                 outside = middle
