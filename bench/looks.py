@@ -79,7 +79,7 @@ class Looks:
         """Record demonstrations and render them, with scenes."""
         count = self.options.demonstrations or DEMONSTRATIONS[kind]
         self.step("record", suite, "--name", name, "--episodes", str(count), "--noise", str(NOISE), *more)
-        scenes = str(SCENES // max(count, 200))
+        scenes = str(SCENES // max(count, DEMONSTRATIONS["object"]))
         self.step("dataset", name, "--format", "lerobot", "--size", "128", "--scenes", scenes)
 
     def train(self, data: str, name: str, minutes: float, settings: tuple[str, ...] = (), seed: int = 0) -> None:
