@@ -126,23 +126,40 @@ def test_layers_change_no_pixel(composed, name):
     assert len(set(seen)) == len(seen)
 
 
+def test_a_moving_camera_has_a_layer_of_the_mirror_where_it_sees_it(composed):
+    (stage, compositor, camera), areas = composed(MIRROR, "moving"), set()
+    mirror = stage.model.geom("mirror").id
+    for qpos in poses(80):
+        stage.pose(camera, qpos)
+        expected = stage.render(camera)
+        layered = compositor.render(camera)
+        area = stage.culling.area(stage.data, camera, mirror, SIZE)
+        is_below = stage.data.cam_xpos[camera][2] < 0
+        assert (layered is None) == (is_below or min(area[2:]) == 0)
+        assert layered is None or np.array_equal(expected, layered)
+        areas.add(area if layered is not None else None)
+    assert None in areas and (0, 0, SIZE, SIZE) in areas  # a part of the mirror is behind the eye
+    assert len(areas) > 20
+
+
 def test_what_stands_is_drawn_once(composed, monkeypatch):
     """Also where the scene has a mirror: then it has a layer, and the scene is not drawn twice."""
     (stage, compositor, camera), drawn = composed(MIRROR), []
     draw = stage.draw
 
     def counted():
-        drawn.append(sorted(stage.model.geom(g.objid).name for g in stage.scene.geoms[: stage.scene.ngeom]))
+        geoms = stage.scene.geoms[: stage.scene.ngeom]
+        drawn.append(sorted(stage.model.geom(geom.objid).name for geom in geoms if geom.objid >= 0))  # without layers
         draw()
 
     monkeypatch.setattr(stage, "draw", counted)
     away = np.array([0, -0.8, 0.6, 1, 0, 0, 0, -0.2])  # touches nothing
     stage.pose(camera, away)
     compositor.render(camera)
-    background, mirror, rest = drawn
+    mirror, background, rest = drawn
     assert background == ["block", "floor", "twin", "wall"]
     assert "mirror" in mirror and "floor" not in mirror  # nothing below the mirror has an image in it
-    assert rest == ["ball", "bar", "drawer", "floor", "wall"]  # the last two are the layers
+    assert rest == ["ball", "bar", "drawer"]
     drawn.clear()
     compositor.render(camera)
     assert drawn == [rest]  # neither the background nor what the mirror shows has changed

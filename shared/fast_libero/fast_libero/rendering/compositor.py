@@ -13,9 +13,9 @@ README.md in this directory explains one frame.
 
 import mujoco
 import numpy as np
+from OpenGL import GL
 
 from fast_libero.rendering import layers
-from fast_libero.rendering.culling import SLACK_M
 from fast_libero.rendering.stage import Stage
 
 _GLASS_BELOW = 0.995  # opacity below which MuJoCo blends
@@ -58,6 +58,7 @@ class Compositor:
         self._stage = stage
         self._visible = np.flatnonzero(stage.visible())
         self._static = _static(stage)
+        self._mirrors = np.intersect1d(self._visible, stage.culling.mirror_ids)  # one or none
         self._planes = np.flatnonzero(self._static & (stage.model.geom_type == mujoco.mjtGeom.mjGEOM_PLANE))
         self._shader = layers.CopyShader()
         # per camera: its layer, and the appearance or the scene that it was rendered from
@@ -73,44 +74,48 @@ class Compositor:
             stage.context.offSamples > 1
             and not stage.model.light_castshadow.any()
             and len(np.intersect1d(visible, stage.culling.mirror_ids)) <= 1
-            and len(visible) > 2
-            and _static(stage)[visible[:2]].all()  # the layers take their places
         )
 
     def render(self, camera: int) -> np.ndarray | None:
         """Return the image of `camera`: uint8 [size, size, 3]; None if it needs a full render."""
-        model, data, planes = self._stage.model, self._stage.data, self._planes
-        is_fixed = model.cam_mode[camera] == mujoco.mjtCamLight.mjCAMLIGHT_FIXED
-        if not is_fixed or model.body_weldid[model.cam_bodyid[camera]] != 0:
-            return None
+        stage, model, data, planes = self._stage, self._stage.model, self._stage.data, self._planes
         height = (data.cam_xpos[camera] - data.geom_xpos[planes]) * data.geom_xmat[planes, 2::3]
         if (height.sum(1) < 0).any():  # MuJoCo draws a static plane transparent that is seen from behind
             return None
+        is_fixed = model.cam_mode[camera] == mujoco.mjtCamLight.mjCAMLIGHT_FIXED
+        stays = is_fixed and model.body_weldid[model.cam_bodyid[camera]] == 0
+        hidden = stage.culling.outside_frustum(data, camera)
+        stack, still = [], np.zeros(model.ngeom, bool)
+        for mirror in self._mirrors:
+            area = stage.culling.area(data, camera, mirror, stage.size)
+            if min(area[2:]) > 0:
+                layer = self._mirror_layer(camera, area)
+                if layer is None:
+                    return None
+                stack.append(layer.display_list)
+            hidden[mirror] = True
+        if stays:
+            still = self._static | self._at_rest(camera)
+            stack.append(self._static_layer(camera, still).display_list)
+        if not stack:
+            return None
+        # the layers come first; then all geoms that they do not show
+        hidden &= ~still
+        hidden |= self._from_layer(~hidden, still)
+        stage.update_scene(hidden, reflect=False, first=stack)
+        stage.draw()
+        return stage.read()
+
+    def _at_rest(self, camera: int) -> np.ndarray:
+        """Return the expensive geoms (bool [ngeom]) that have not moved between the images of `camera`."""
         if camera not in self._resting:
+            model = self._stage.model
             triangles = np.zeros(model.nbody, int)
             meshes = self._visible[model.geom_type[self._visible] == mujoco.mjtGeom.mjGEOM_MESH]
             np.add.at(triangles, model.geom_bodyid[meshes], model.mesh_facenum[model.geom_dataid[meshes]])
             is_expensive = (triangles >= _MANY_TRIANGLES)[model.geom_bodyid]
             self._resting[camera] = RestDetector(_solid(self._stage) & ~self._static & is_expensive)
-        still = self._static | self._resting[camera].update(self._poses())
-        stack = [self._static_layer(camera, still)]
-        if self._stage.culling.sees_mirror(data, camera):
-            mirror = self._mirror_layer(camera)
-            if mirror is None:
-                return None
-            stack.insert(0, mirror)
-        # the layers take the places of the first geoms; then come all geoms that they do not show
-        mirrored = len(stack) > 1
-        hidden = self._stage.culling.outside_frustum(data, camera) & ~still
-        if mirrored:
-            hidden[self._stage.culling.mirror_ids] = True
-        hidden |= self._from_layer(~hidden, still)
-        hidden[self._visible[:2]] = False, not mirrored
-        self._stage.update_scene(hidden, reflect=False)
-        for layer, geom in zip(stack, self._stage.scene.geoms, strict=False):
-            layer.replace(geom)
-        self._stage.draw()
-        return self._stage.read()
+        return self._resting[camera].update(self._poses())
 
     def _poses(self) -> np.ndarray:
         """Return each geom's pose as it is drawn: float32 [ngeom, 12]."""
@@ -119,18 +124,16 @@ class Compositor:
 
     def _from_layer(self, rendered: np.ndarray, still: np.ndarray) -> np.ndarray:
         """Return the geoms of `still` (bool [ngeom]) that can stay in the layer if `rendered` are drawn after it."""
-        visible = self._visible
-        static, later = still[visible], (rendered & ~still)[visible]
-        centres, half_edges = (part[visible] for part in self._stage.culling.bounding_boxes(self._stage.data))
-        reach = np.abs(half_edges).sum(axis=1) + SLACK_M
-        low, high = centres - reach, centres + reach
-        touching = ((low[:, None] <= high) & (high[:, None] >= low)).all(-1)
-        before = np.tril(touching, -1)  # [n, n]: touches, and comes earlier in MuJoCo's order
-        while (redrawn := static & (before & later).any(1)).any():
-            static, later = static & ~redrawn, later | redrawn
-        result = np.zeros(len(rendered), bool)
-        result[visible] = static
-        return result
+        static, later = still.copy(), rendered & self._stage.visible() & ~still
+        if static.any():
+            touching = self._stage.culling.touching(self._stage.data)
+            before = np.tril(touching.coarse, -1)  # [ngeom, ngeom]: touches, and comes earlier in MuJoCo's order
+            while len(pairs := np.argwhere(before & static[:, None] & later)):
+                for geom, earlier in pairs.tolist():
+                    before[geom, earlier] = False
+                    if static[geom] and touching.pair(geom, earlier):
+                        static[geom], later[geom] = False, True
+        return static
 
     def _new_layer(self) -> layers.Layer:
         return layers.Layer(self._stage.context, self._shader, self._stage.size)
@@ -155,21 +158,24 @@ class Compositor:
             self._static_layers[camera] = layer, appearance
         return layer
 
-    def _mirror_layer(self, camera: int) -> layers.Layer | None:
+    def _mirror_layer(self, camera: int, area: tuple[int, int, int, int]) -> layers.Layer | None:
         """Return the layer of the mirror and its reflections, rendered again if its content has changed.
 
-        None if there is glass among them: the layer would show the mirror through the glass.
+        area: the pixels of the mirror. None if there is glass among the reflections: the layer would show the mirror
+        through the glass.
         """
         stage = self._stage
         hidden = stage.culling.unreflected(stage.data, camera)
         hidden[stage.culling.mirror_ids] = False
-        stage.update_scene(hidden, reflect=True)
+        layer, previous = self._mirror_layers.get(camera) or (self._new_layer(), None)
+        layer.limit(area)
+        stage.update_scene(hidden, reflect=True, first=[layer.clip])
         if any(0 < geom.rgba[3] < _GLASS_BELOW for geom in stage.scene.geoms[: stage.scene.ngeom]):
             return None
-        layer, previous = self._mirror_layers.get(camera) or (self._new_layer(), None)
         content = stage.content()
         if content != previous:
             stage.draw()
+            GL.glDisable(GL.GL_SCISSOR_TEST)
             layer.capture()
             self._mirror_layers[camera] = layer, content
         return layer

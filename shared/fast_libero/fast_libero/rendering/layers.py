@@ -2,8 +2,8 @@
 
 MuJoCo clears its buffer for every render, then draws the scene's geoms in order, each mesh by an OpenGL display list.
 A `Layer` is a copy of that buffer (colour and depth, before its samples are averaged) and a display list that writes it
-back with MuJoCo's own depth test. A geom whose mesh is that list replaces everything in the layer, and the image is the
-same as if that had been rendered.
+back with MuJoCo's own depth test. A geom whose mesh is that list stands for everything in the layer, and the image is
+the same as if that had been rendered.
 """
 
 import mujoco
@@ -18,6 +18,7 @@ void main() {
     gl_FragDepth = texelFetch(depth, pixel, gl_SampleID).r;
 }
 """
+_SPILL = 1  # pixels that llvmpipe draws beyond a scissor's left and lower edge if pixels have several samples
 _COLOR_UNIT, _DEPTH_UNIT = 2, 3  # MuJoCo uses texture units 0 and 1
 _COLOR_AND_DEPTH = GL.GL_COLOR_BUFFER_BIT | GL.GL_DEPTH_BUFFER_BIT
 
@@ -40,10 +41,14 @@ class CopyShader:
 
 
 class Layer:
-    """A copy of the offscreen buffer of `context`, [size, size] pixels. Raises GLError if it cannot be allocated."""
+    """A copy of the offscreen buffer of `context`, [size, size] pixels, or of a part of it.
+
+    `display_list` restores it; after `clip`, only what lies in that part is drawn. Raises GLError if it cannot be
+    allocated.
+    """
 
     def __init__(self, context: mujoco.MjrContext, shader: CopyShader, size: int):
-        self._context, self._size = context, size
+        self._context, self._shader, self._size, self._area = context, shader, size, (0, 0, 0, 0)
         self._textures = [
             _samples_like(buffer, context.offSamples, size) for buffer in (context.offColor, context.offDepthStencil)
         ]
@@ -54,37 +59,47 @@ class Layer:
         ):
             GL.glFramebufferTexture2D(GL.GL_FRAMEBUFFER, part, GL.GL_TEXTURE_2D_MULTISAMPLE, texture, 0)
         GL.glBindFramebuffer(GL.GL_FRAMEBUFFER, context.offFBO)
-        # a list that draws one triangle over the view; from behind, as in mirrors, it draws nothing
-        self.display_list = GL.glGenLists(1)
+        self.clip, self.display_list = GL.glGenLists(1), GL.glGenLists(1)
+        self.limit((0, 0, size, size))
+
+    def limit(self, area: tuple[int, int, int, int]) -> None:
+        """Set the part that is copied: x, y from below, width and height in pixels."""
+        if area == self._area:
+            return
+        self._area = area
+        GL.glNewList(self.clip, GL.GL_COMPILE)
+        GL.glScissor(*area)
+        GL.glEnable(GL.GL_SCISSOR_TEST)
+        GL.glEndList()
+        # one triangle over the view; from behind, as in mirrors, it draws nothing
         GL.glNewList(self.display_list, GL.GL_COMPILE)
+        GL.glCallList(self.clip)
         for unit, texture in zip((_COLOR_UNIT, _DEPTH_UNIT), self._textures, strict=True):
             GL.glActiveTexture(GL.GL_TEXTURE0 + unit)
             GL.glBindTexture(GL.GL_TEXTURE_2D_MULTISAMPLE, texture)
         GL.glActiveTexture(GL.GL_TEXTURE0)
-        GL.glUseProgram(shader.program)
+        GL.glUseProgram(self._shader.program)
         GL.glBegin(GL.GL_TRIANGLES)
         for x, y in ((-1, -1), (3, -1), (-1, 3)):
             GL.glVertex4f(x, y, 0.5, 1.0)
         GL.glEnd()
         GL.glUseProgram(0)
+        GL.glDisable(GL.GL_SCISSOR_TEST)
         GL.glEndList()
 
     def capture(self) -> None:
         """Copy MuJoCo's last render."""
         GL.glBindFramebuffer(GL.GL_READ_FRAMEBUFFER, self._context.offFBO)
         GL.glBindFramebuffer(GL.GL_DRAW_FRAMEBUFFER, self._framebuffer)
-        area = (0, 0, self._size, self._size)
-        GL.glBlitFramebuffer(*area, *area, _COLOR_AND_DEPTH, GL.GL_NEAREST)
+        x, y, width, height = self._area
+        low = (max(0, at - _SPILL) for at in (x, y))
+        high = (min(self._size, at + _SPILL) for at in (x + width, y + height))
+        corners = (*low, *high)
+        GL.glBlitFramebuffer(*corners, *corners, _COLOR_AND_DEPTH, GL.GL_NEAREST)
         GL.glBindFramebuffer(GL.GL_FRAMEBUFFER, self._context.offFBO)
 
-    def replace(self, geom: mujoco.MjvGeom) -> None:
-        """Make `geom` of a scene represent the layer."""
-        geom.type = mujoco.mjtGeom.mjGEOM_MESH
-        geom.dataid = self.display_list - self._context.baseMesh
-        geom.matid = -1
-        geom.reflectance = 0
-
     def free(self) -> None:
+        GL.glDeleteLists(self.clip, 1)
         GL.glDeleteLists(self.display_list, 1)
         GL.glDeleteFramebuffers(1, [self._framebuffer])
         GL.glDeleteTextures(self._textures)

@@ -1,5 +1,7 @@
 """Pose a model, fill MuJoCo's scene and render it as robosuite does."""
 
+from collections.abc import Sequence
+
 import mujoco
 import numpy as np
 
@@ -16,6 +18,7 @@ _CAMERA_NUMBERS = (
     *("frustum_bottom", "frustum_top", "frustum_near", "frustum_far"),
 )
 _CAMERA_ARRAYS = ("pos", "forward", "up")
+_WHITE = np.ones(4, np.float32)
 # The parts of MjData that mjv_updateScene reads in LIBERO's scenes.
 _PLACES = (
     *("xpos", "xmat", "xipos", "ximat", "geom_xpos", "geom_xmat", "site_xpos", "site_xmat"),
@@ -67,17 +70,25 @@ class Stage:
             getattr(self.data, name)[:] = values
         self._camera.fixedcamid = camera
 
-    def update_scene(self, hidden: np.ndarray, reflect: bool) -> None:
-        """Fill the scene with all geoms except `hidden` (bool [ngeom]); `reflect` enables mirrors."""
+    def update_scene(self, hidden: np.ndarray, reflect: bool, first: Sequence[int] = ()) -> None:
+        """Fill the scene with the display lists `first`, then all geoms except `hidden` (bool [ngeom]).
+
+        reflect: enables mirrors.
+        """
         self.scene.flags[mujoco.mjtRndFlag.mjRND_REFLECTION] = reflect
+        what = self.model, self.data, self._option, self._perturb
         everything = mujoco.mjtCatBit.mjCAT_ALL
         self.culling.hide(hidden)
         try:
-            mujoco.mjv_updateScene(
-                self.model, self.data, self._option, self._perturb, self._camera, everything, self.scene
-            )
+            mujoco.mjv_updateScene(*what, self._camera, everything, self.scene)
+            if first:  # the geoms again, behind them
+                self.scene.ngeom = len(first)
+                mujoco.mjv_addGeoms(*what, everything, self.scene)
         finally:
             self.culling.show_all()
+        for geom, display_list in zip(self.scene.geoms, first, strict=False):
+            mujoco.mjv_initGeom(geom, mujoco.mjtGeom.mjGEOM_MESH, np.zeros(3), np.zeros(3), np.eye(3).ravel(), _WHITE)
+            geom.dataid, geom.objid = display_list - self.context.baseMesh, -1  # of no geom of the model
         while self.scene.ngeom and self.scene.geoms[self.scene.ngeom - 1].rgba[3] <= 0:
             self.scene.ngeom -= 1  # sites that robosuite hides by opacity; MuJoCo would draw them
 
