@@ -213,7 +213,7 @@ def test_what_rests_joins_the_layer_and_leaves_it_when_it_moves(composed, monkey
     """The mover rests in mid air, at the block and inside it; meanwhile the drawer goes on, and its turn comes too."""
     from fast_libero.rendering import compositor
 
-    monkeypatch.setattr(compositor, "_MANY_TRIANGLES", 0)
+    monkeypatch.setattr(compositor, "PATIENCE", 0)
     (stage, made, camera), held = composed(SCENES[name]), []
     places = [(0, -0.8, 0.6), (0.1, 0.5, 0.6), (0.1, 0.5, 0.3)]
     slides = np.linspace(-0.4, 1.1, 15)  # the last ones stand in the block
@@ -234,7 +234,7 @@ def test_what_rests_joins_the_layer_and_leaves_it_when_it_moves(composed, monkey
 def test_what_moves_soon_after_it_rested_has_to_rest_longer():
     from fast_libero.rendering.compositor import MIN_STILL_FRAMES, RestDetector
 
-    resting = RestDetector(np.array([True, True, False]))
+    resting = RestDetector(np.array([True, True, False]), np.zeros(3, bool), np.zeros(3, int))
     poses = np.zeros((3, 12), np.float32)
     waited = []
     for _ in range(3):

@@ -19,36 +19,44 @@ from fast_libero.rendering import layers
 from fast_libero.rendering.stage import Stage
 
 _GLASS_BELOW = 0.995  # opacity below which MuJoCo blends
-_MANY_TRIANGLES = 1000  # of a body; smaller bodies are rendered in a fraction of a millisecond
+PATIENCE = 0.5  # triangles drawn of what could join a layer, in triangles of the layer, before that is rendered again
 MIN_STILL_FRAMES = 2  # images with the same pose before an object counts as at rest
 _DEFAULT_RGBA = (0.5, 0.5, 0.5, 1.0)  # a geom with this colour uses its material's
 
 
 class RestDetector:
-    """Tracks the `movable` geoms (bool [ngeom]) from image to image.
+    """Tracks the `movable` geoms (bool [ngeom]) from image to image; `fixed` ones (bool [ngeom]) are always at rest.
 
-    When an object in a layer moves, the layer must be rendered again, which costs as much as an image. So an object
-    that moves soon after coming to rest must stay still twice as long the next time.
+    When an object joins a layer or leaves it, the layer must be rendered again, which costs as much as an image. So
+    objects join once leaving them out has cost as much, in `triangles` [ngeom]; and an object that moves soon after
+    coming to rest must stay still twice as long the next time.
     """
 
-    def __init__(self, movable: np.ndarray):
-        self._movable = movable
+    def __init__(self, movable: np.ndarray, fixed: np.ndarray, triangles: np.ndarray):
+        self._movable, self._fixed, self._triangles = movable, fixed, triangles
         self._poses = None
         self._still = np.zeros(len(movable), int)  # number of images without motion
         self._min_still = np.full(len(movable), MIN_STILL_FRAMES)
+        self._spent = 0
         self.at_rest = np.zeros(len(movable), bool)
 
     def update(self, poses: np.ndarray) -> np.ndarray:
-        """Return the geoms at rest (bool [ngeom]): their `poses`, float32 [ngeom, 12], are bit-identical."""
+        """Return the geoms (bool [ngeom]) that belong in the layer: their `poses`, float32 [ngeom, 12], stay the same.
+
+        The same means bit-identical.
+        """
         changed = np.ones(len(poses), bool) if self._poses is None else (poses != self._poses).any(axis=1)
         disturbed = self.at_rest & changed
         if disturbed.any():
             soon = self._still < 4 * self._min_still
             self._min_still[disturbed] = np.where(soon, 2 * self._min_still, MIN_STILL_FRAMES)[disturbed]
         self._still = np.where(changed, 0, self._still + 1)
-        self.at_rest = self._movable & (self._still >= self._min_still)
         self._poses = poses
-        return self.at_rest
+        ready = self._movable & (self._still >= self._min_still)
+        self._spent += self._triangles[ready & ~self.at_rest].sum()
+        if disturbed.any() or self._spent >= PATIENCE * self._triangles[self._fixed | ready].sum():
+            self.at_rest, self._spent = ready, 0
+        return self._fixed | self.at_rest
 
 
 class Compositor:
@@ -58,7 +66,6 @@ class Compositor:
         self._stage = stage
         self._visible = np.flatnonzero(stage.visible())
         self._static = _static(stage)
-        self._mirrors = np.intersect1d(self._visible, stage.culling.mirror_ids)  # one or none
         self._planes = np.flatnonzero(self._static & (stage.model.geom_type == mujoco.mjtGeom.mjGEOM_PLANE))
         self._shader = layers.CopyShader()
         # per camera: its layer, and the appearance or the scene that it was rendered from
@@ -69,12 +76,8 @@ class Compositor:
     @staticmethod
     def supports(stage: Stage) -> bool:
         """Return whether `stage`'s images can be composed from layers."""
-        visible = np.flatnonzero(stage.visible())
-        return bool(
-            stage.context.offSamples > 1
-            and not stage.model.light_castshadow.any()
-            and len(np.intersect1d(visible, stage.culling.mirror_ids)) <= 1
-        )
+        is_plain = not stage.model.light_castshadow.any() and len(stage.culling.mirror_ids) <= 1
+        return bool(is_plain and stage.context.offSamples > 1)
 
     def render(self, camera: int) -> np.ndarray | None:
         """Return the image of `camera`: uint8 [size, size, 3]; None if it needs a full render."""
@@ -86,7 +89,7 @@ class Compositor:
         stays = is_fixed and model.body_weldid[model.cam_bodyid[camera]] == 0
         hidden = stage.culling.outside_frustum(data, camera)
         stack, still = [], np.zeros(model.ngeom, bool)
-        for mirror in self._mirrors:
+        for mirror in stage.culling.mirror_ids:
             area = stage.culling.area(data, camera, mirror, stage.size)
             if min(area[2:]) > 0:
                 layer = self._mirror_layer(camera, area)
@@ -95,7 +98,7 @@ class Compositor:
                 stack.append(layer.display_list)
             hidden[mirror] = True
         if stays:
-            still = self._static | self._at_rest(camera)
+            still = self._at_rest(camera)
             stack.append(self._static_layer(camera, still).display_list)
         if not stack:
             return None
@@ -107,14 +110,13 @@ class Compositor:
         return stage.read()
 
     def _at_rest(self, camera: int) -> np.ndarray:
-        """Return the expensive geoms (bool [ngeom]) that have not moved between the images of `camera`."""
+        """Return the geoms (bool [ngeom]) that have not moved between the images of `camera`."""
         if camera not in self._resting:
-            model = self._stage.model
-            triangles = np.zeros(model.nbody, int)
-            meshes = self._visible[model.geom_type[self._visible] == mujoco.mjtGeom.mjGEOM_MESH]
-            np.add.at(triangles, model.geom_bodyid[meshes], model.mesh_facenum[model.geom_dataid[meshes]])
-            is_expensive = (triangles >= _MANY_TRIANGLES)[model.geom_bodyid]
-            self._resting[camera] = RestDetector(_solid(self._stage) & ~self._static & is_expensive)
+            model, movable = self._stage.model, _solid(self._stage) & ~self._static
+            triangles = np.zeros(model.ngeom, int)
+            meshes = np.flatnonzero(model.geom_type == mujoco.mjtGeom.mjGEOM_MESH)
+            triangles[meshes] = model.mesh_facenum[model.geom_dataid[meshes]]
+            self._resting[camera] = RestDetector(movable, self._static, triangles)
         return self._resting[camera].update(self._poses())
 
     def _poses(self) -> np.ndarray:
@@ -124,16 +126,19 @@ class Compositor:
 
     def _from_layer(self, rendered: np.ndarray, still: np.ndarray) -> np.ndarray:
         """Return the geoms of `still` (bool [ngeom]) that can stay in the layer if `rendered` are drawn after it."""
-        static, later = still.copy(), rendered & self._stage.visible() & ~still
+        visible = self._visible
+        static, later = still[visible], (rendered & ~still)[visible]
         if static.any():
             touching = self._stage.culling.touching(self._stage.data)
-            before = np.tril(touching.coarse, -1)  # [ngeom, ngeom]: touches, and comes earlier in MuJoCo's order
+            before = np.tril(touching.coarse, -1)  # [n, n]: may touch, and comes earlier in MuJoCo's order
             while len(pairs := np.argwhere(before & static[:, None] & later)):
                 for geom, earlier in pairs.tolist():
                     before[geom, earlier] = False
                     if static[geom] and touching.pair(geom, earlier):
                         static[geom], later[geom] = False, True
-        return static
+        result = np.zeros(len(rendered), bool)
+        result[visible] = static
+        return result
 
     def _new_layer(self) -> layers.Layer:
         return layers.Layer(self._stage.context, self._shader, self._stage.size)

@@ -19,10 +19,10 @@ _PLANE, _BOX, _MESH = (int(getattr(mujoco.mjtGeom, f"mjGEOM_{name}")) for name i
 
 
 class Culling:
-    """Finds the geoms that a model's cameras cannot see."""
+    """Finds the geoms that a model's cameras cannot see, of those that are `drawn` [n] at all."""
 
-    def __init__(self, model: mujoco.MjModel):
-        self._model = model
+    def __init__(self, model: mujoco.MjModel, drawn: np.ndarray):
+        self._model, self._drawn = model, drawn
         shape = model.geom_type
         reflects = np.zeros(model.ngeom, bool)
         has_material = model.geom_matid >= 0
@@ -33,11 +33,11 @@ class Culling:
         boxes = model.geom_aabb.reshape(-1, 2, 3).copy()  # centre and half edges, in the geom's own frame
         bounded = (shape == _PLANE) & ~self.infinite
         boxes[bounded, 0], boxes[bounded, 1] = 0, model.geom_size[bounded] * [1, 1, 0]
-        parts = [_boxes_of(model, geom) if shape[geom] == _MESH else boxes[geom, None] for geom in range(model.ngeom)]
+        parts = [_boxes_of(model, geom) if shape[geom] == _MESH else boxes[geom, None] for geom in drawn]
         self._boxes = np.concatenate(parts)
         counts = np.array([len(part) for part in parts])
-        self._geom, self._first = np.repeat(np.arange(model.ngeom), counts), np.cumsum(counts) - counts
-        self.mirror_ids = np.flatnonzero(mirrors)
+        self._geom, self._first = np.repeat(drawn, counts), np.cumsum(counts) - counts
+        self.mirror_ids = drawn[mirrors[drawn]]
         self._groups = model.geom_group.copy()
 
     def invisible(self, data: mujoco.MjData, camera: int) -> np.ndarray:
@@ -85,7 +85,7 @@ class Culling:
         """
         if self.infinite[geom]:
             return 0, 0, size, size
-        turn, box = data.geom_xmat[geom].reshape(3, 3), self._boxes[self._first[geom]]
+        turn, box = data.geom_xmat[geom].reshape(3, 3), self._boxes[np.searchsorted(self._geom, geom)]
         corners = data.geom_xpos[geom] + (box[0] + _CORNERS * box[1]) @ turn.T - data.cam_xpos[camera]
         if ((corners @ self._frustum(data, camera).T).max(axis=0) < -SLACK_M).any():
             return 0, 0, 0, 0
@@ -99,18 +99,20 @@ class Culling:
         return x, y, right - x, top - y
 
     def bounding_boxes(self, data: mujoco.MjData) -> tuple[np.ndarray, np.ndarray]:
-        """Return boxes around all geoms, n in all, in metres: their centres [n, 3] and half edges [n, 3, 3]."""
+        """Return boxes around the drawn geoms, n in all, in metres: their centres [n, 3] and half edges [n, 3, 3]."""
         turn = data.geom_xmat.reshape(-1, 3, 3)[self._geom]
         centres = data.geom_xpos[self._geom] + (turn @ self._boxes[:, 0, :, None])[..., 0]
         return centres, (turn * self._boxes[:, 1, None]).transpose(0, 2, 1)
 
     def touching(self, data: mujoco.MjData) -> "Touching":
-        """Return an answer to which geoms may touch each other."""
+        """Return an answer to which of the drawn geoms may touch each other."""
         return Touching(*self.bounding_boxes(data), self._first)
 
     def _all_boxes(self, holds: np.ndarray) -> np.ndarray:
-        """Return of which geoms it holds for all boxes: bool [ngeom]."""
-        return np.logical_and.reduceat(holds, self._first)
+        """Return of which geoms it holds for all boxes: bool [ngeom], true of what is never drawn."""
+        geoms = np.ones(self._model.ngeom, bool)
+        geoms[self._drawn] = np.logical_and.reduceat(holds, self._first)
+        return geoms
 
     def _frustum(self, data: mujoco.MjData, camera: int) -> np.ndarray:
         """Return the inward normals [5, 3] of a square view: left, right, bottom, top, and the plane of the eye."""
@@ -128,7 +130,7 @@ class Culling:
 
 
 class Touching:
-    """Which geoms may touch each other: `coarse`, bool [ngeom, ngeom], and more precisely `pair`."""
+    """Which of n geoms may touch each other: `coarse`, bool [n, n], and more precisely `pair`."""
 
     def __init__(self, centres: np.ndarray, half_edges: np.ndarray, first: np.ndarray):
         reach = np.abs(half_edges).sum(axis=1) + SLACK_M

@@ -36,13 +36,13 @@ class Stage:
 
     def __init__(self, model: mujoco.MjModel, size: int):
         self.model, self.size, self.data = model, size, mujoco.MjData(model)
-        self.culling = Culling(model)
         model.vis.global_.offwidth = model.vis.global_.offheight = size
         self.context = mujoco.MjrContext(model, mujoco.mjtFontScale.mjFONTSCALE_50)
         self.bind()
         self.scene = mujoco.MjvScene(model, maxgeom=1000)
         self._option = mujoco.MjvOption()
         self._option.geomgroup[0] = 0  # collision shapes stay hidden
+        self.culling = Culling(model, np.flatnonzero(self.visible()))
         self._perturb = mujoco.MjvPerturb()
         self._camera = mujoco.MjvCamera()
         self._camera.type = mujoco.mjtCamera.mjCAMERA_FIXED
