@@ -86,7 +86,7 @@ def test_rollout_has_the_stock_loops_bits(suite, index, libero_env, stock_env, m
     """Also where everything that rests comes from a layer, the kit's plain objects too."""
     from fast_libero.rendering import compositor
 
-    monkeypatch.setattr(compositor, "PATIENCE", 0)
+    monkeypatch.setattr(compositor, "JOINING", 0)
     task = task_of(suite, index)
     init_state, actions = suites.init_states(task)[0], some_actions(seed=index)
     views = record_stock(stock_env, task, init_state, actions)
@@ -127,7 +127,7 @@ def test_burner_lights_at_the_same_step(libero_env, stock_env, monkeypatch):
     """The knob turns past its threshold in mid-episode; pictures show it one step late, as the stock ones do."""
     from fast_libero.rendering import compositor
 
-    monkeypatch.setattr(compositor, "PATIENCE", 0)
+    monkeypatch.setattr(compositor, "JOINING", 0)
     task = next(t for t in suites.load_suite("libero_goal").tasks if t.name == "turn_on_the_stove")
     libero_env.load_task(task, seed=0)
     model = libero_env.domain.sim.model
@@ -172,7 +172,7 @@ def test_leaving_things_out_changes_no_pixel(suite_index, libero_env, monkeypatc
 def test_objects_that_nobody_touches_are_drawn_once(suite_index, libero_env, monkeypatch):
     from fast_libero.rendering import compositor
 
-    monkeypatch.setattr(compositor, "PATIENCE", 0)
+    monkeypatch.setattr(compositor, "JOINING", 0)
     begin(libero_env, task_of(*suite_index))
     for _ in range(30):
         libero_env.step(np.zeros(7))

@@ -213,7 +213,7 @@ def test_what_rests_joins_the_layer_and_leaves_it_when_it_moves(composed, monkey
     """The mover rests in mid air, at the block and inside it; meanwhile the drawer goes on, and its turn comes too."""
     from fast_libero.rendering import compositor
 
-    monkeypatch.setattr(compositor, "PATIENCE", 0)
+    monkeypatch.setattr(compositor, "JOINING", 0)
     (stage, made, camera), held = composed(SCENES[name]), []
     places = [(0, -0.8, 0.6), (0.1, 0.5, 0.6), (0.1, 0.5, 0.3)]
     slides = np.linspace(-0.4, 1.1, 15)  # the last ones stand in the block
@@ -231,10 +231,40 @@ def test_what_rests_joins_the_layer_and_leaves_it_when_it_moves(composed, monkey
     assert held[20] == {"drawer"}
 
 
-def test_what_moves_soon_after_it_rested_has_to_rest_longer():
-    from fast_libero.rendering.compositor import MIN_STILL_FRAMES, RestDetector
+@pytest.mark.parametrize(("place", "drawn"), [((0, -0.8, 0.6), {"ball", "bar"}), ((0.1, 0.5, 0.3), None)])
+def test_what_joins_is_drawn_over_the_layer_unless_it_touches_what_comes_later(composed, monkeypatch, place, drawn):
+    """In mid air the mover alone is drawn; inside the block, which MuJoCo draws later, the whole layer is."""
+    from fast_libero.rendering import compositor
 
-    resting = RestDetector(np.array([True, True, False]), np.zeros(3, bool), np.zeros(3, int))
+    monkeypatch.setattr(compositor, "JOINING", 0)
+    (stage, made, camera), captured = composed(""), []
+    scene, capture = stage.scene, compositor.layers.Layer.capture
+
+    def capturing(layer):
+        captured.append({stage.model.geom(geom.objid).name for geom in scene.geoms[: scene.ngeom] if geom.objid >= 0})
+        capture(layer)
+
+    monkeypatch.setattr(compositor.layers.Layer, "capture", capturing)
+    for number in range(6):
+        stage.pose(camera, np.array([*place, 1, 0, 0, 0, 0.01 * number]))  # the drawer moves on
+        expected = stage.render(camera)
+        assert np.array_equal(expected, made.render(camera)), number
+    first, joined = captured
+    assert joined == (drawn or first | {"ball", "bar"})
+
+
+def test_objects_join_when_leaving_them_out_has_cost_as_much():
+    from fast_libero.rendering.compositor import JOINING, MIN_STILL_FRAMES, RestDetector
+
+    resting = RestDetector(np.array([True, True]), np.array([JOINING // 2, 0]))
+    joined = [resting.update(np.zeros((2, 12), np.float32)).tolist() for _ in range(MIN_STILL_FRAMES + 2)]
+    assert joined == [[False, False]] * (MIN_STILL_FRAMES + 1) + [[True, True]]  # the plain one with the other
+
+
+def test_what_moves_soon_after_it_rested_has_to_rest_longer():
+    from fast_libero.rendering.compositor import JOINING, MIN_STILL_FRAMES, RestDetector
+
+    resting = RestDetector(np.array([True, True, False]), np.full(3, JOINING))
     poses = np.zeros((3, 12), np.float32)
     waited = []
     for _ in range(3):

@@ -286,8 +286,10 @@ def test_nothing_can_be_pressed_before_it_does_something(site, open_page, tmp_pa
         button = "document.querySelector('#do-random')"
         with shown.holding("*/services.js*"):
             shown.go(f"{site(tmp_path).base_url}/services")
-            rows = shown.until("[...document.querySelectorAll('tr[data-service]')].map((one) => one.innerText)")
-            assert rows and all("./lab " in row or "missing" in row for row in rows)
+            found = "[...document.querySelectorAll('tr[data-service]')]"
+            rows = dict(shown.until(f"{found}.map((one) => [one.dataset.service, one.innerText])"))
+            assert {name for name, row in rows.items() if "./lab " not in row} == {"gr00t"}
+            assert "missing a" in rows["gr00t"]  # its obstacle instead of a command
             assert shown.js("document.querySelectorAll('#state button').length") == 0
         shown.until(f"!!{button}")
         shown.js(f"{button}.click()")

@@ -1,12 +1,13 @@
-"""Render a fixed camera's image from layers: static geoms are rendered once, a mirror separately.
+"""Render images from layers: a fixed camera's static geoms are rendered once, a mirror separately.
 
 LIBERO's mount, table, walls and untouched objects cost a software renderer more than the moving arm, and a mirror makes
 MuJoCo draw the whole scene twice. The images are bit-identical to those of one `mjr_render` over everything:
 
 - Of two surfaces at the same depth, MuJoCo shows the one drawn later. Layers come first, so a static geom that any
   geom drawn before it may touch, by their bounding boxes, is drawn again in its own order.
-- A mirror's layer holds the mirror and its reflections. What is next to the mirror is drawn again after it.
-- Unsupported cases (shadows, glass in a mirror, two mirrors, a moving camera) get a full render.
+- A mirror's layer holds the mirror's pixels, with its reflections. What is next to the mirror is drawn again after it.
+- Unsupported cases (shadows, glass in a mirror, two mirrors) get a full render; so does a moving camera that sees no
+  mirror, because nothing in its image stays the same.
 
 README.md in this directory explains one frame.
 """
@@ -19,21 +20,21 @@ from fast_libero.rendering import layers
 from fast_libero.rendering.stage import Stage
 
 _GLASS_BELOW = 0.995  # opacity below which MuJoCo blends
-PATIENCE = 0.5  # triangles drawn of what could join a layer, in triangles of the layer, before that is rendered again
+JOINING = 30_000  # triangles that take as long to draw as it takes to add something to a layer
 MIN_STILL_FRAMES = 2  # images with the same pose before an object counts as at rest
 _DEFAULT_RGBA = (0.5, 0.5, 0.5, 1.0)  # a geom with this colour uses its material's
 
 
 class RestDetector:
-    """Tracks the `movable` geoms (bool [ngeom]) from image to image; `fixed` ones (bool [ngeom]) are always at rest.
+    """Tracks the `movable` geoms (bool [ngeom]) from image to image.
 
-    When an object joins a layer or leaves it, the layer must be rendered again, which costs as much as an image. So
-    objects join once leaving them out has cost as much, in `triangles` [ngeom]; and an object that moves soon after
-    coming to rest must stay still twice as long the next time.
+    When an object leaves a layer, that must be rendered again, which costs as much as an image; joining costs less. So
+    objects join once leaving them out has cost as much as joining, in `triangles` [ngeom]; and an object that moves
+    soon after coming to rest must stay still twice as long the next time.
     """
 
-    def __init__(self, movable: np.ndarray, fixed: np.ndarray, triangles: np.ndarray):
-        self._movable, self._fixed, self._triangles = movable, fixed, triangles
+    def __init__(self, movable: np.ndarray, triangles: np.ndarray):
+        self._movable, self._triangles = movable, triangles
         self._poses = None
         self._still = np.zeros(len(movable), int)  # number of images without motion
         self._min_still = np.full(len(movable), MIN_STILL_FRAMES)
@@ -54,9 +55,9 @@ class RestDetector:
         self._poses = poses
         ready = self._movable & (self._still >= self._min_still)
         self._spent += self._triangles[ready & ~self.at_rest].sum()
-        if disturbed.any() or self._spent >= PATIENCE * self._triangles[self._fixed | ready].sum():
+        if disturbed.any() or self._spent >= JOINING:
             self.at_rest, self._spent = ready, 0
-        return self._fixed | self.at_rest
+        return self.at_rest
 
 
 class Compositor:
@@ -68,8 +69,8 @@ class Compositor:
         self._static = _static(stage)
         self._planes = np.flatnonzero(self._static & (stage.model.geom_type == mujoco.mjtGeom.mjGEOM_PLANE))
         self._shader = layers.CopyShader()
-        # per camera: its layer, and the appearance or the scene that it was rendered from
-        self._static_layers: dict[int, tuple[layers.Layer, bytes]] = {}
+        # per camera: its layer, and the geoms and their appearance, or the scene, that it was rendered from
+        self._static_layers: dict[int, tuple[layers.Layer, np.ndarray, bytes]] = {}
         self._mirror_layers: dict[int, tuple[layers.Layer, bytes]] = {}
         self._resting: dict[int, RestDetector] = {}  # per camera: detects geoms at rest
 
@@ -98,7 +99,7 @@ class Compositor:
                 stack.append(layer.display_list)
             hidden[mirror] = True
         if stays:
-            still = self._at_rest(camera)
+            still = self._static | self._at_rest(camera)
             stack.append(self._static_layer(camera, still).display_list)
         if not stack:
             return None
@@ -116,7 +117,7 @@ class Compositor:
             triangles = np.zeros(model.ngeom, int)
             meshes = np.flatnonzero(model.geom_type == mujoco.mjtGeom.mjGEOM_MESH)
             triangles[meshes] = model.mesh_facenum[model.geom_dataid[meshes]]
-            self._resting[camera] = RestDetector(movable, self._static, triangles)
+            self._resting[camera] = RestDetector(movable, triangles)
         return self._resting[camera].update(self._poses())
 
     def _poses(self) -> np.ndarray:
@@ -144,24 +145,41 @@ class Compositor:
         return layers.Layer(self._stage.context, self._shader, self._stage.size)
 
     def _static_layer(self, camera: int, still: np.ndarray) -> layers.Layer:
-        """Return the layer of `still` (bool [ngeom]) for `camera`, rendered again if its appearance has changed."""
+        """Return the layer of `still` (bool [ngeom]) for `camera`, rendered again if its appearance has changed.
+
+        Geoms that join are drawn over it, if none of its later ones may touch them.
+        """
         stage = self._stage
-        layer, previous = self._static_layers.get(camera) or (self._new_layer(), None)
-        model, data = stage.model, stage.data
+        layer, held, previous = self._static_layers.get(camera) or (self._new_layer(), still, b"")
+        if (appearance := self._appearance(camera, still)) == previous:
+            return layer
+        joining = still & ~held
+        only_joins = joining.any() and not (held & ~still).any() and self._appearance(camera, held) == previous
+        below = [layer.display_list] if only_joins and not self._touch_later(joining, held) else []
+        stage.update_scene(~(joining if below else still), reflect=False, first=below)
+        stage.scene.ngeom = len(below) + int((joining if below else still).sum())  # without the sites at the end
+        skybox = mujoco.mjtRndFlag.mjRND_SKYBOX
+        stage.scene.flags[skybox], skybox_flag = 0, stage.scene.flags[skybox]
+        stage.draw()
+        stage.scene.flags[skybox] = skybox_flag
+        layer.capture()
+        self._static_layers[camera] = layer, still, appearance
+        return layer
+
+    def _appearance(self, camera: int, still: np.ndarray) -> bytes:
+        """Return everything that a layer of `still` (bool [ngeom]) depends on."""
+        model, data = self._stage.model, self._stage.data
         geoms = (still, self._poses()[still], model.geom_rgba[still], model.mat_rgba)
         lights = (data.light_xpos, data.light_xdir, model.light_active, model.light_diffuse)
         parts = (*geoms, *lights, data.cam_xpos[camera], data.cam_xmat[camera])
-        appearance = b"".join(part.tobytes() for part in parts)  # everything that the layer depends on
-        if appearance != previous:
-            stage.update_scene(~still, reflect=False)
-            stage.scene.ngeom = int(still.sum())  # without the sites at the end
-            skybox = mujoco.mjtRndFlag.mjRND_SKYBOX
-            stage.scene.flags[skybox], skybox_flag = 0, stage.scene.flags[skybox]
-            stage.draw()
-            stage.scene.flags[skybox] = skybox_flag
-            layer.capture()
-            self._static_layers[camera] = layer, appearance
-        return layer
+        return b"".join(part.tobytes() for part in parts)
+
+    def _touch_later(self, some: np.ndarray, others: np.ndarray) -> bool:
+        """Return whether any of `some` may touch one of `others` (both bool [ngeom]) that comes later in order."""
+        touching = self._stage.culling.touching(self._stage.data)
+        some, others = some[self._visible], others[self._visible]
+        pairs = np.argwhere(np.triu(touching.coarse) & some[:, None] & others)
+        return any(touching.pair(*pair) for pair in pairs.tolist())
 
     def _mirror_layer(self, camera: int, area: tuple[int, int, int, int]) -> layers.Layer | None:
         """Return the layer of the mirror and its reflections, rendered again if its content has changed.
@@ -186,7 +204,7 @@ class Compositor:
         return layer
 
     def free(self) -> None:
-        for layer, _ in (*self._static_layers.values(), *self._mirror_layers.values()):
+        for layer, *_ in (*self._static_layers.values(), *self._mirror_layers.values()):
             layer.free()
         self._shader.free()
 

@@ -1,6 +1,6 @@
 """Leave out geoms that a camera cannot see, without changing a pixel.
 
-Rendering time depends on the number of vertices, even invisible ones. A geom whose bounding box lies outside the
+Rendering time depends on the number of vertices, even invisible ones. A geom whose bounding boxes lie outside the
 camera's frustum puts no fragment into the image, with two exceptions. MuJoCo draws the scene again as reflected by a
 plane or box, so the geom's reflection must be outside the mirror's frustum too. And infinite planes and mirrors always
 stay, because MuJoCo would use the next one instead.
@@ -10,10 +10,8 @@ import mujoco
 import numpy as np
 
 HIDDEN_GROUP = 5  # of MuJoCo's six geom groups; LIBERO draws group 1
-SPLITS = 4  # times that a mesh of many triangles is halved, so that its boxes are close to it
-MANY_TRIANGLES = 1000
-SLACK_PIXELS = 1  # for the same rounding
-SLACK_M = 1e-3  # for the rounding of positions and planes, in metres
+MANY_TRIANGLES, SPLITS = 1000, 4  # a mesh of so many is halved so often, for boxes that are close to it
+SLACK_M, SLACK_PIXELS = 1e-3, 1  # for the rounding of positions and planes, in metres, and of pixels
 _CORNERS = np.array(np.meshgrid((-1, 1), (-1, 1), (-1, 1))).reshape(3, -1).T  # [8, 3]
 _PLANE, _BOX, _MESH = (int(getattr(mujoco.mjtGeom, f"mjGEOM_{name}")) for name in ("PLANE", "BOX", "MESH"))
 
@@ -79,9 +77,9 @@ class Culling:
         return any(min(self.area(data, camera, geom, 1 << 16)[2:]) > 0 for geom in self.mirror_ids)
 
     def area(self, data: mujoco.MjData, camera: int, geom: int, size: int) -> tuple[int, int, int, int]:
-        """Return the pixels that a box or plane may cover in `camera`'s image of `size`: x, y from below, width, height.
+        """Return the pixels that a box or plane may cover in an image [size, size] of `camera`.
 
-        All of them, if it is in the image and a part of it beside or behind the eye.
+        They are x, y from below, width and height; the whole image, if it is in it and a part is behind the eye.
         """
         if self.infinite[geom]:
             return 0, 0, size, size
@@ -109,8 +107,8 @@ class Culling:
         return Touching(*self.bounding_boxes(data), self._first)
 
     def _all_boxes(self, holds: np.ndarray) -> np.ndarray:
-        """Return of which geoms it holds for all boxes: bool [ngeom], true of what is never drawn."""
-        geoms = np.ones(self._model.ngeom, bool)
+        """Return of which drawn geoms it holds for all boxes: bool [ngeom]."""
+        geoms = np.zeros(self._model.ngeom, bool)
         geoms[self._drawn] = np.logical_and.reduceat(holds, self._first)
         return geoms
 
