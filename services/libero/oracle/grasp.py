@@ -127,6 +127,7 @@ def _candidates(scene: SceneState, name: str, yaw_step: float, slice_step: float
     """Yield grasps from above, ignoring obstacles.
 
     The cost grows with the distance from the object's middle, slant, width, turn of the hand and stretch of the arm.
+    Of a round object's many equal grasps it is always the same: a policy that learns from them would learn their mean.
     """
     points, pose, base = solid_points(scene, name), scene.pose(name), scene.world.base_pos
     centre, levels = points.mean(axis=0), heights(points[:, 2].min(), points[:, 2].max())
@@ -137,7 +138,8 @@ def _candidates(scene: SceneState, name: str, yaw_step: float, slice_step: float
             for pos, width, slant in _grips(part, levels):
                 lever, height = np.hypot(*(pos - centre)[:2]), abs((pos - centre)[2])
                 tight = max(0.0, width - 0.065)
-                cost = lever + 0.5 * height + slant + 0.5 * width + 4 * tight + 0.003 * abs(yaw - azimuth)
+                side = (pos - centre)[1]
+                cost = lever + 0.5 * height + slant + 0.5 * width + 4 * tight + 0.01 * abs(yaw) + 0.05 * side
                 strain = max(0.0, stretch(pos + RAISED, base) - COMFORTABLE)
                 yield Grasp(pos, yaw, width, float(cost) + 2 * strain, pose.inverse_apply(pos))
 
