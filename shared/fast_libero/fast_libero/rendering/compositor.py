@@ -204,7 +204,8 @@ class Compositor:
         return layer
 
     def free(self) -> None:
-        for layer, *_ in (*self._static_layers.values(), *self._mirror_layers.values()):
+        static, mirrors = self._static_layers.values(), self._mirror_layers.values()
+        for layer in (*(layer for layer, *_ in static), *(layer for layer, _ in mirrors)):
             layer.free()
         self._shader.free()
 
