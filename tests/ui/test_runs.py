@@ -19,11 +19,11 @@ from starlette.requests import Request
 from services.ui.runs.routes import verdict
 from services.ui.site import tables
 from services.ui.site.tables import ROWS, csv_response
-from services.ui.volume import runs
 from services.ui.volume.runs import Stores
 from tests import axe
 from tests.mounts import fill
 from vla_evaluation.config import config_hash
+from vla_evaluation.runs import description
 from vla_evaluation.store.runstore import RunStore
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -323,12 +323,12 @@ def test_a_run_that_stays_as_it_is_is_read_once(volume, tmp_path):
 
 def test_the_time_left_leaves_the_simulators_start_out_and_counts_steps_under_way(tmp_path):
     with begun(tmp_path, "run") as store:
-        assert runs.pace(store, store.counts(), 20.0) == {"seconds": 1e-9, "steps_per_s": 0.0, "left_s": None}
+        assert description.pace(store, store.counts(), 20.0) == {"seconds": 1e-9, "steps_per_s": 0.0, "left_s": None}
         first = store.lease("worker-0", 1, 30.0, 60.0)
         store.finish(first, {"success": True, "steps": 100}, 40.0)
         second = store.lease("worker-0", 1, 40.0, 60.0)
         store.heartbeat(second, 45.0, 60.0, steps=50)
-        found = runs.pace(store, store.counts(), 45.0)
+        found = description.pace(store, store.counts(), 45.0)
         assert found == {"seconds": 45.0, "steps_per_s": 10.0, "left_s": 85.0}  # ten episodes of 100 steps, 150 done
 
 

@@ -16,7 +16,8 @@ from vla_evaluation.pictures import transforms
 
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP")
 MAX_FILE_BYTES = 20 * 2**20
-MAX_PIXELS = 40_000_000  # of one image, and of all images of a query; 160 MB decoded
+MAX_PIXELS = 40_000_000  # of one image; 160 MB decoded
+MAX_BYTES = 3 * MAX_PIXELS  # of all images of a query
 BAND = 256  # rows converted at once
 _DECODING = threading.Lock()  # one image in memory at a time
 LONGEST_SIDE = 1024  # pixels sent to a policy that takes any size: 3 MB, well under the 16 MB of a request
@@ -24,11 +25,6 @@ LONGEST_SIDE = 1024  # pixels sent to a policy that takes any size: 3 MB, well u
 
 class ImageError(ValueError):
     """The uploaded file cannot be used. The message says why and what to upload."""
-
-
-def budget(count: int = 1) -> ImageBudget:
-    """Return the total limit for `count` images of one query."""
-    return ImageBudget(count, MAX_PIXELS * 3)
 
 
 def read(file: BinaryIO, left: ImageBudget | None = None) -> np.ndarray:
@@ -47,7 +43,7 @@ def read(file: BinaryIO, left: ImageBudget | None = None) -> np.ndarray:
             warnings.simplefilter("ignore")  # sizes are checked here
             if image.width * image.height > MAX_PIXELS:
                 raise ImageError(f"the image is {image.width}×{image.height}; upload at most {limit}")
-            (left or budget()).spend(image.height, image.width)
+            (left or ImageBudget(1, MAX_BYTES)).spend(image.height, image.width)
             ImageOps.exif_transpose(image, in_place=True)
             return _rgb(image)
     except Image.DecompressionBombError as error:

@@ -109,8 +109,7 @@ class Choice:
 
     def select(self, names: Sequence[str]) -> dict[str, PolicyLink]:
         """Return the policies of those names; if there is none, the default, or another usable one instead."""
-        selected = {name: self.links[name] for name in names if name in self.links}
-        if selected:
+        if selected := {name: self.links[name] for name in names if name in self.links}:
             return selected
         name, first = next(iter(self.links.items()))
         if not first.status().usable and (up := self.up()):

@@ -14,6 +14,7 @@ from services.ui.ask.inputs import Requirements
 from services.ui.ask.link import PolicyLink, Trouble, explain
 from vla_contract import ActionChunk, InvalidObservation, Observation, PolicyError, PolicyInfo
 from vla_contract.protocol.errors import did_you_mean
+from vla_contract.protocol.image_budget import ImageBudget
 
 log = logging.getLogger("services.ui")
 CROPPED = (None, "openvla")  # protocols that crop images
@@ -80,7 +81,11 @@ class Answer:
     @property
     def stages(self) -> dict[str, float]:
         """The stages of the round trip, which add up to it [ms]."""
-        return split(self.chunk.timings_ms)
+        timings_ms = self.chunk.timings_ms
+        parts = {stage: float(timings_ms[stage]) for stage in STAGES if stage in timings_ms}
+        if "round_trip" in timings_ms:
+            parts["network"] = max(0.0, timings_ms["round_trip"] - sum(parts.values()))
+        return parts
 
     @property
     def inside(self) -> dict[str, float]:
@@ -165,7 +170,7 @@ def observe(form: Form, info: PolicyInfo) -> Observation:
         raise FormError("\n".join(errors))
     size = libero_size(info) if form.as_libero else None
     size_and_crop = (size, CROP_AREA) if size is not None else (info.image_hw, None)
-    left = images.budget(len(files))
+    left = ImageBudget(len(files), images.MAX_BYTES)
     return Observation(
         images={camera: images.fit(images.read(file, left), *size_and_crop) for camera, file in files.items()},
         state=state,
@@ -198,11 +203,3 @@ def select_key(key: str | None, keys: Sequence[str], suites: Sequence[str]) -> s
     of_suites = [key for key in keys if key.startswith(tuple(suites))]
     choices = ([fitting_key(key, keys)], keys, of_suites)
     return next((choice[0] for choice in choices if len(choice) == 1 and choice[0]), None)
-
-
-def split(timings_ms: Mapping[str, float]) -> dict[str, float]:
-    """Split the round trip [ms] into the server's stages and the network."""
-    parts = {stage: float(timings_ms[stage]) for stage in STAGES if stage in timings_ms}
-    if "round_trip" in timings_ms:
-        parts["network"] = max(0.0, timings_ms["round_trip"] - sum(parts.values()))
-    return parts

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import Any
 
 from starlette.concurrency import run_in_threadpool
@@ -30,9 +31,8 @@ def routes(site: Site, stores: Stores, sets: Datasets) -> list[BaseRoute]:
 
     def contents() -> dict[str, Any]:
         """Return what is on the volume: runs, data sets, and the checkpoints with their sizes in bytes."""
-        models = {
-            name: files.tree_size(stores.root, CHECKPOINTS, name) for name in files.names(stores.root, CHECKPOINTS)
-        }
+        names = files.names(stores.root, CHECKPOINTS)
+        models = {name: files.tree_size(stores.root, CHECKPOINTS, name) for name in names}
         return {"runs": stores.rows(), "sets": sets.rows(), "models": models}
 
     async def warnings() -> list[dict[str, str]]:
@@ -45,9 +45,7 @@ def routes(site: Site, stores: Stores, sets: Datasets) -> list[BaseRoute]:
         return [check for check in checks if check["verdict"] in TROUBLE]
 
     async def draw(request: Request, template: str, wait_s: float | None = None) -> Response:
-        surveyed, volume, troubles = await asyncio.gather(
-            survey(site, wait_s), run_in_threadpool(contents), warnings()
-        )  # fmt: skip
+        surveyed, volume, troubles = await asyncio.gather(survey(site, wait_s), run_in_threadpool(contents), warnings())
         services, _, unavailable = surveyed
         course = next((service for service in services if service.name == COURSE and service.state == "ready"), None)
         host = request.url.hostname or "127.0.0.1"
@@ -58,10 +56,7 @@ def routes(site: Site, stores: Stores, sets: Datasets) -> list[BaseRoute]:
             course=course and (page_url(COURSE) or f"http://{host}:{course.port}"),
         )  # fmt: skip
 
-    async def page(request: Request) -> Response:
-        return await draw(request, "overview/overview.html.j2", FIRST_STATUS_S)
-
-    async def state(request: Request) -> Response:
-        return await draw(request, "overview/state.html.j2")
-
-    return [Route("/", page), Route("/home/state", state)]
+    return [
+        Route("/", partial(draw, template="overview/overview.html.j2", wait_s=FIRST_STATUS_S)),
+        Route("/home/state", partial(draw, template="overview/state.html.j2")),
+    ]

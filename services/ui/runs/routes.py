@@ -70,9 +70,7 @@ class RunPages:
 
         found = tables.ordered([run for run in runs if matches(run)], query["sort"], COLUMNS)
         displayed, paging = tables.page(request, found, query)
-        curves = [
-            name for name in files.names(self.root, *CURVES) if files.exists(self.root, *CURVES, name, CURVE)
-        ]  # fmt: skip
+        curves = [name for name in files.names(self.root, *CURVES) if files.exists(self.root, *CURVES, name, CURVE)]
         choices = {name: sorted({str(run[name]) for run in runs if name in run}) for name in FILTERS}
         return self.site.render(
             request, "runs/rows.html.j2" if request.url.path.endswith("/rows") else "runs/list.html.j2",

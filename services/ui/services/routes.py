@@ -9,6 +9,7 @@ import time
 from collections.abc import Awaitable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
@@ -95,13 +96,6 @@ def routes(site: Site) -> list[BaseRoute]:
             opened=BROWSER_SERVICES,
         )  # fmt: skip
 
-    async def services_page(request: Request) -> Response:
-        # Buttons appear when the script has loaded; until then the page shows commands.
-        return await draw(request, "services/services.html.j2", FIRST_STATUS_S, acts=False)
-
-    async def state(request: Request) -> Response:
-        return await draw(request, "services/state.html.j2")
-
     async def doctor(request: Request) -> Response:
         try:
             report = await control_daemon.ask(site.control_directory, "/doctor")
@@ -122,9 +116,11 @@ def routes(site: Site) -> list[BaseRoute]:
         names = request.path_params.values()
         return await control_daemon.forward(site, request, *(("services", *names) if names else ("doctor",)))
 
+    # Buttons appear when the script has loaded; until then the page shows commands.
+    page = partial(draw, template="services/services.html.j2", wait_s=FIRST_STATUS_S, acts=False)
     return [
-        Route("/services", services_page),
-        Route("/services/state", state),
+        Route("/services", page),
+        Route("/services/state", partial(draw, template="services/state.html.j2")),
         Route("/services/tokens", tokens),
         Route("/services/doctor", doctor),
         Route("/services/doctor", forward, methods=["POST"]),

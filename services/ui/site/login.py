@@ -56,17 +56,13 @@ class Login:
 
     def is_logged_in(self, request: HTTPConnection) -> bool:
         """Return whether a request has a valid cookie or the token itself."""
-        if not self.required:
-            return False
-        if self._is_valid(request.cookies.get(self.cookie, "")):
-            return True
-        return self._check.allows(bearer(request.headers.get("authorization", "")))
+        has_cookie = self._is_valid(request.cookies.get(self.cookie, ""))
+        return self.required and (has_cookie or self._check.allows(bearer(request.headers.get("authorization", ""))))
 
     def begin(self, password: str) -> str | None:
         """Return a new session's cookie, or None for a wrong password."""
-        if not self.required or not self._check.allows(b"Bearer " + password.encode("utf-8", "replace")):
-            return None
-        return self._session()
+        is_valid = self.required and self._check.allows(b"Bearer " + password.encode("utf-8", "replace"))
+        return self._session() if is_valid else None
 
     def share(self) -> str:
         """Return a new one-time login, valid for SHARED_S; it says nothing about the token."""

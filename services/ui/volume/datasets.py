@@ -44,8 +44,7 @@ class Datasets:
     def rows(self) -> list[dict[str, Any]]:
         """Return a row per data set, sorted by name; an unreadable one has only its name and the reason."""
         with self._lock:
-            rows = [self._row(name) for name in files.names(self._root, DIRECTORY)]
-            return [row for row in rows if row]
+            return [row for name in files.names(self._root, DIRECTORY) if (row := self._row(name))]
 
     def describe(self, name: str) -> dict[str, Any]:
         """Return a data set's schema, tasks, episodes and last check. Raises NotFound."""
@@ -178,7 +177,7 @@ class Datasets:
 
     def _dataset(self, name: str) -> LeRobotDataset:
         """Return the data set, reopened if it has changed. Raises NotFound, and DatasetError for a damaged one."""
-        from services.ui.volume.numeric_dataset import NumericDataset
+        from vla_datasets.numeric import NumericDataset
 
         mark = self._fingerprint(name)[: len(META)]
         if not any(mark):
@@ -212,12 +211,8 @@ class Datasets:
         from vla_datasets import summary
 
         try:
-            stated = dataset.stated_statistics() or {}
-            return [
-                (key, name, *(float(stated[key][kind][n]) for kind in STATISTICS))
-                for key in stated if key in dataset.features and key.startswith(("observation.", "action"))
-                for n, name in enumerate(summary.names_of(dataset, key))
-            ]  # fmt: skip
+            stated = summary.named(dataset, dataset.stated_statistics() or {})
+            return [(key, name, *(values[kind] for kind in STATISTICS)) for key, name, values in stated]
         except (DatasetError, KeyError, IndexError, TypeError, ValueError):  # the check reports it
             return []
 

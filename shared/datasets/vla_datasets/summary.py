@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from vla_common.counts import plural
 from vla_common.durations import format_duration
@@ -84,17 +87,17 @@ def describe(dataset: Dataset) -> Iterator[str]:
         parts = {kind: dataset.modality.get(kind) or {} for kind in ("state", "action", "video", "annotation")}
         yield from _table("modality.json", [(kind, ", ".join(part)) for kind, part in parts.items() if part])
     rows = [("column", "number", "min", "mean", "max", "std")]
-    for key, number, values in statistics(dataset):
+    for key, number, values in named(dataset, dataset.statistics()):
         rows.append((key, number, *(f"{values[name]:.4g}" for name in ("min", "mean", "max", "std"))))
     yield from _table("statistics", rows)
 
 
-def statistics(dataset: Dataset) -> Iterator[tuple[str, str, dict[str, float]]]:
+def named(dataset: Dataset, statistics: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[str, str, dict[str, float]]]:
     """Yield (column, name of the number, its statistics) of states and actions."""
-    for key, of in dataset.statistics().items():
+    for key, of in statistics.items():
         if key.startswith(("observation.", "action")) and key in dataset.features:
             for index, name in enumerate(names_of(dataset, key)):
-                yield key, name, {stat: float(values.ravel()[index]) for stat, values in of.items()}
+                yield key, name, {stat: float(np.ravel(values)[index]) for stat, values in of.items()}
 
 
 def _table(title: str, rows: Sequence[Sequence[str]]) -> Iterator[str]:

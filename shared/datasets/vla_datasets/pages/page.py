@@ -50,7 +50,7 @@ def render(dataset: Dataset, faults: list | None = None) -> str:
             videos.append((key.removeprefix("observation.images."), uri))
         excerpts.append({"episode": episode, "videos": videos, "charts": charts(dataset, episode)})
     try:
-        numbers = list(summary.statistics(dataset))
+        numbers = list(summary.named(dataset, dataset.statistics()))
     except DatasetError:  # --check reports it
         numbers = []
     loader = jinja2.FileSystemLoader(Path(__file__).parent)

@@ -14,6 +14,7 @@ from rich.text import Text
 from vla_common.volume import Volume
 from vla_evaluation.report.stats import Rate
 from vla_evaluation.runs import PREFIXES
+from vla_evaluation.runs.description import state
 from vla_evaluation.store.records import total
 from vla_evaluation.store.runstore import RunStore, read_run
 from vla_evaluation.terminal import single_line
@@ -98,9 +99,7 @@ def rate_of(store: RunStore) -> Rate:
 
 
 def _run_cells(name: str, store: RunStore) -> dict[str, str]:
-    identity, invocations, rate = store.meta("identity"), store.invocations(), rate_of(store)
-    planned = total(store.counts(), "planned")
-    outcome = (invocations[-1]["outcome"] or "unfinished") if invocations else "not started"
+    identity, rate, planned = store.meta("identity"), rate_of(store), total(store.counts(), "planned")
     return {
         "run": name,
         "suite": store.suite,
@@ -109,7 +108,7 @@ def _run_cells(name: str, store: RunStore) -> dict[str, str]:
         "success": rate.percent if rate.trials else "–",
         "95 %": rate.percent_interval if rate.trials else "–",
         "assets": identity["assets"]["kind"],
-        "state": "complete" if rate.trials == planned else outcome,
+        "state": state(store, rate.trials == planned, time.time()),
         "started": show_time(store.meta("created")),
     }
 
