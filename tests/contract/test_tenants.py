@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import os
+import re
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -244,6 +245,12 @@ def test_the_bodies_of_one_token_take_a_part_of_the_budget(named, path):
         assert [done.result(60).status_code for done in sent].count(200) == 2
 
 
+def in_progress(url, name):
+    """Return how many requests of a token a service is working on, as its metrics say."""
+    metrics = httpx.get(f"{url}/metrics", headers={"Authorization": f"Bearer {ADMIN}"}, timeout=30).text
+    return float(re.findall(rf'^vla_token_in_progress{{token="{name}"}} (.*)$', metrics, re.MULTILINE)[0])
+
+
 def test_a_disconnected_request_frees_its_place(named, path):
     policy = GatedPolicy(max_batch=1)
     token = token_file.add(path, "alice", concurrency=1)
@@ -254,10 +261,13 @@ def test_a_disconnected_request_frees_its_place(named, path):
         assert policy.asked.wait(60)
         with pytest.raises(httpx.TimeoutException):
             httpx.post(f"{url}/v1/act", content=encode_observation(observe("left")), headers=headers, timeout=1.0)
-        with PolicyClient(url, token, retries=100) as again:
+        end = time.monotonic() + 60
+        while in_progress(url, "alice"):  # until the service has noticed, before the policy goes on
+            assert time.monotonic() < end
+            time.sleep(0.02)
+        with PolicyClient(url, token, retries=0) as again:
             answer = pool.submit(again.act, observe("again", 7))
-            while not any(batch[0].session == "alice/again" for batch in policy.batches) and not answer.done():
-                policy.gate.set()
+            policy.gate.set()
             assert answer.result(60).actions[0, 0] == 7 and blocks.result(60).status_code == 200
     assert "alice/left" not in {batch[0].session for batch in policy.batches}
 
