@@ -48,6 +48,7 @@ class Browser:
     def __init__(self, width: int = 1280, height: int = 900):
         self._profile = tempfile.TemporaryDirectory(prefix="vlalab-chromium-", ignore_cleanup_errors=True)
         self._number, self._rest, self.requests, self.errors, self.complaints = 0, b"", [], [], []
+        self._paused = []
         self._pid, self._to, self._from = _start([f"--user-data-dir={self._profile.name}"])
         self.tab(width, height)
 
@@ -84,10 +85,16 @@ class Browser:
     def holding(self, address: str) -> Iterator[None]:
         """Keeps from the page what it asks for at such addresses ("*/lab.js*") until the block ends: a slow machine."""
         self.do("Network.setCacheDisabled", cacheDisabled=True)  # what is taken from there is asked of nobody
+        self._paused.clear()
         self.do("Fetch.enable", patterns=[{"urlPattern": address}])
         try:
             yield
-        finally:
+        finally:  # each by its number: one that the browser pauses while the domain is disabled stays paused
+            end = time.monotonic() + 30
+            while not self._paused and time.monotonic() < end:
+                self.do("Runtime.evaluate", expression="0")  # reads what has happened
+            for number in self._paused:
+                self.do("Fetch.continueRequest", requestId=number)
             self.do("Fetch.disable")
             self.do("Network.setCacheDisabled", cacheDisabled=False)
 
@@ -194,6 +201,8 @@ class Browser:
     def _note(self, event: dict) -> None:
         if event.get("method") == "Network.requestWillBeSent":
             self.requests.append(event["params"]["request"]["url"])
+        elif event.get("method") == "Fetch.requestPaused":
+            self._paused.append(event["params"]["requestId"])
         elif event.get("method") == "Runtime.exceptionThrown":
             self.errors.append(event["params"]["exceptionDetails"])
         elif event.get("method") == "Log.entryAdded" and event["params"]["entry"]["level"] == "error":
