@@ -48,7 +48,7 @@ class Browser:
     def __init__(self, width: int = 1280, height: int = 900):
         self._profile = tempfile.TemporaryDirectory(prefix="vlalab-chromium-", ignore_cleanup_errors=True)
         self._number, self._rest, self.requests, self.errors, self.complaints = 0, b"", [], [], []
-        self._paused = []
+        self._paused: list[str] = []
         self._pid, self._to, self._from = _start([f"--user-data-dir={self._profile.name}"])
         self.tab(width, height)
 
