@@ -65,7 +65,6 @@ class Compositor:
 
     def __init__(self, stage: Stage):
         self._stage = stage
-        self._visible = np.flatnonzero(stage.visible())
         self._static = _static(stage)
         self._planes = np.flatnonzero(self._static & (stage.model.geom_type == mujoco.mjtGeom.mjGEOM_PLANE))
         self._shader = layers.CopyShader()
@@ -127,8 +126,8 @@ class Compositor:
 
     def _from_layer(self, rendered: np.ndarray, still: np.ndarray) -> np.ndarray:
         """Return the geoms of `still` (bool [ngeom]) that can stay in the layer if `rendered` are drawn after it."""
-        visible = self._visible
-        static, later = still[visible], (rendered & ~still)[visible]
+        drawn = self._stage.culling.drawn
+        static, later = still[drawn], (rendered & ~still)[drawn]
         if static.any():
             touching = self._stage.culling.touching(self._stage.data)
             before = np.tril(touching.coarse, -1)  # [n, n]: may touch, and comes earlier in MuJoCo's order
@@ -138,7 +137,7 @@ class Compositor:
                     if static[geom] and touching.pair(geom, earlier):
                         static[geom], later[geom] = False, True
         result = np.zeros(len(rendered), bool)
-        result[visible] = static
+        result[drawn] = static
         return result
 
     def _new_layer(self) -> layers.Layer:
@@ -156,8 +155,9 @@ class Compositor:
         joining = still & ~held
         only_joins = joining.any() and not (held & ~still).any() and self._appearance(camera, held) == previous
         below = [layer.display_list] if only_joins and not self._touch_later(joining, held) else []
-        stage.update_scene(~(joining if below else still), reflect=False, first=below)
-        stage.scene.ngeom = len(below) + int((joining if below else still).sum())  # without the sites at the end
+        added = joining if below else still
+        stage.update_scene(~added, reflect=False, first=below)
+        stage.scene.ngeom = len(below) + int(added.sum())  # without the sites at the end
         skybox = mujoco.mjtRndFlag.mjRND_SKYBOX
         stage.scene.flags[skybox], skybox_flag = 0, stage.scene.flags[skybox]
         stage.draw()
@@ -176,8 +176,8 @@ class Compositor:
 
     def _touch_later(self, some: np.ndarray, others: np.ndarray) -> bool:
         """Return whether any of `some` may touch one of `others` (both bool [ngeom]) that comes later in order."""
-        touching = self._stage.culling.touching(self._stage.data)
-        some, others = some[self._visible], others[self._visible]
+        touching, drawn = self._stage.culling.touching(self._stage.data), self._stage.culling.drawn
+        some, others = some[drawn], others[drawn]
         pairs = np.argwhere(np.triu(touching.coarse) & some[:, None] & others)
         return any(touching.pair(*pair) for pair in pairs.tolist())
 

@@ -20,7 +20,7 @@ class Culling:
     """Finds the geoms that a model's cameras cannot see, of those that are `drawn` [n] at all."""
 
     def __init__(self, model: mujoco.MjModel, drawn: np.ndarray):
-        self._model, self._drawn = model, drawn
+        self._model, self.drawn = model, drawn
         shape = model.geom_type
         reflects = np.zeros(model.ngeom, bool)
         has_material = model.geom_matid >= 0
@@ -74,7 +74,8 @@ class Culling:
 
     def sees_mirror(self, data: mujoco.MjData, camera: int) -> bool:
         """Return whether `camera`'s image may hold a mirror; without one the reflection pass draws nothing."""
-        return any(min(self.area(data, camera, geom, 1 << 16)[2:]) > 0 for geom in self.mirror_ids)
+        finest = 1 << 16  # an image of any size shows no more of it
+        return any(min(self.area(data, camera, geom, finest)[2:]) > 0 for geom in self.mirror_ids)
 
     def area(self, data: mujoco.MjData, camera: int, geom: int, size: int) -> tuple[int, int, int, int]:
         """Return the pixels that a box or plane may cover in an image [size, size] of `camera`.
@@ -109,7 +110,7 @@ class Culling:
     def _all_boxes(self, holds: np.ndarray) -> np.ndarray:
         """Return of which drawn geoms it holds for all boxes: bool [ngeom]."""
         geoms = np.zeros(self._model.ngeom, bool)
-        geoms[self._drawn] = np.logical_and.reduceat(holds, self._first)
+        geoms[self.drawn] = np.logical_and.reduceat(holds, self._first)
         return geoms
 
     def _frustum(self, data: mujoco.MjData, camera: int) -> np.ndarray:
