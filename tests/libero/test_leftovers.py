@@ -1,11 +1,13 @@
 """What killed processes, damaged files and malicious names leave behind: swept, named, shown plainly."""
 
+import contextlib
 import io
 import json
 import os
 import random
 import re
 import sqlite3
+import time
 
 import pytest
 from rich.console import Console
@@ -61,6 +63,14 @@ def listed(root) -> str:
     console = Console(file=io.StringIO(), width=200)
     runs.list_runs(root, console)
     return console.file.getvalue()
+
+
+def test_the_list_tells_a_running_evaluation_from_a_killed_one(tmp_path):
+    for name, began in (("alive", time.time()), ("killed", 0.0)):
+        with contextlib.closing(make_run(tmp_path, name, trials=1)[1]) as store:
+            store.begin_invocation(began, {})
+    text = listed(tmp_path)
+    assert re.search(r"alive .* running", text) and re.search(r"killed .* stopped", text)
 
 
 @pytest.mark.parametrize(
