@@ -139,7 +139,7 @@ def _candidates(scene: SceneState, name: str, yaw_step: float, slice_step: float
                 lever, height = np.hypot(*(pos - centre)[:2]), abs((pos - centre)[2])
                 tight = max(0.0, width - 0.065)
                 side = (pos - centre)[1]
-                cost = lever + 0.5 * height + slant + 0.5 * width + 4 * tight + 0.01 * abs(yaw) + 0.05 * side
+                cost = lever + 0.5 * height + slant + 0.5 * width + 4 * tight + 0.01 * abs(yaw) + 0.4 * side
                 strain = max(0.0, stretch(pos + RAISED, base) - COMFORTABLE)
                 yield Grasp(pos, yaw, width, float(cost) + 2 * strain, pose.inverse_apply(pos))
 
