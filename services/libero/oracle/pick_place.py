@@ -35,7 +35,8 @@ FINGERS_ASIDE, PALM_ASIDE = 0.07, 0.12  # m on all sides of the grip site that f
 SLOWDOWN_HEIGHT = 0.04  # m above its resting position where lowering an object slows down
 DROP_HEIGHT = 0.004  # m above its resting position where an object is released
 LOST = 0.05  # m that an object may shift in the hand before it counts as dropped
-PAUSE = 10  # steps to wait if there is no grasp: objects may still be moving
+PAUSE = 10  # steps to wait if there is no grasp: objects may still be moving,
+MOVED = 0.002  # m; before that there is no other grasp to be found
 STANDSTILL, PATIENCE = 0.01, 6  # m/s and steps: a hand slower than that for longer is stuck
 FALL_STEPS = 10  # for a dropped object to come to rest
 SLANTED = 0.9  # a region whose normal is less upright than this is on a slope
@@ -50,9 +51,15 @@ def pick(scene: SceneState, name: str, placement: Placement | None = None) -> Sk
     used; if all have failed, they are forgotten.
     """
     failed: list[Grasp] = scene.world.cache.setdefault(("failed grasps", name), [])
+    things = np.array([scene.pose(other).pos for other in scene.world.objects])  # [objects, 3]
+    blocked = scene.world.cache.get(("no grasp", name))
+    if blocked is not None and np.abs(things - blocked).max() < MOVED:
+        return (yield from hold(scene, PAUSE, gripper=OPEN))
     for _ in range(TRIES):
         grasp = find_grasp(scene, name, failed, placement)
         if grasp is None:
+            if not failed:
+                scene.world.cache["no grasp", name] = things
             failed.clear()
             return (yield from hold(scene, PAUSE, gripper=OPEN))
         above = grasp.pos + HOVER * UP
