@@ -122,6 +122,16 @@ def test_a_plan_without_a_grasp_waits_instead_of_failing():
         script.send(scene)
 
 
+def test_a_grasp_is_searched_again_only_after_something_has_moved(monkeypatch):
+    searched = []
+    monkeypatch.setattr(pick_place, "find_grasp", lambda scene, name, *_: searched.append(scene.pose(name).pos))
+    scene = scene_of(example_state())
+    for cube_x, searches in ((0.0, 1), (0.0005, 1), (0.05, 2), (0.05, 2)):
+        moved = SceneState.from_state(scene.world, example_state((cube_x, 0.0)), 0)
+        next(pick_place.pick(moved, "cube_1"))
+        assert len(searched) == searches, cube_x
+
+
 def test_slanting_sides_are_reported_apart():
     strip = np.repeat([-2, -1, 0, 1], 2)
     across = np.tile([-0.02, 0.02], 4)
