@@ -78,7 +78,8 @@ class Looks:
     def demonstrate(self, name: str, suite: str, kind: str, *more: str) -> None:
         """Record demonstrations and render them, with scenes."""
         count = self.options.demonstrations or DEMONSTRATIONS[kind]
-        self.step("record", suite, "--name", name, "--episodes", str(count), "--noise", str(NOISE), *more)
+        drawn = ("--episodes", str(count), "--noise", str(NOISE), "--assets", "kit")
+        self.step("record", suite, "--name", name, *drawn, *more)
         scenes = str(SCENES // max(count, DEMONSTRATIONS["object"]))
         self.step("dataset", name, "--format", "lerobot", "--size", "128", "--scenes", scenes)
 
