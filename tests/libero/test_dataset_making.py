@@ -111,15 +111,17 @@ def test_the_named_place_of_a_drawer_is_its_handle(recorded):
     env.load_task(task, 0)
     env.reset(0, env.start(0))
     inside = env.domain.sim.data.get_site_xpos("wooden_cabinet_1_middle_region").copy()
-    handle, again = free.named_places(env)
-    np.testing.assert_array_equal(handle, again)
+    handle, cabinet = free.named_places(env)
     out = handle - inside
     assert 0.05 < np.linalg.norm(out[:2]) < 0.2 and abs(out[2]) < 0.03
+    turned = (handle - cabinet)[:2]  # which way the drawer opens
+    assert turned @ out[:2] > 0.95 * np.linalg.norm(turned) * np.linalg.norm(out[:2])
     state, joint = env.sim_state(), env.domain.sim.model.get_joint_qpos_addr("wooden_cabinet_1_middle_level")
     state[1 + joint] -= 0.1
     env.restore(state)
-    pulled = free.named_places(env)[0] - handle
-    np.testing.assert_allclose(pulled, 0.1 * out / np.linalg.norm(out), atol=0.02)
+    opened, wider_cabinet = free.named_places(env)
+    np.testing.assert_allclose(opened - handle, 0.1 * out / np.linalg.norm(out), atol=0.02)
+    np.testing.assert_allclose(wider_cabinet - cabinet, (opened - handle) / 2, atol=0.06)
 
 
 def test_furniture_moves_in_half_of_the_scenes_of_wide_starts(volume):

@@ -15,6 +15,7 @@ import numpy as np
 
 from services.libero.oracle.parts import handle_of, joint_of, wing_of
 from services.libero.oracle.scene import SceneState, World
+from services.libero.oracle.shapes import boxes_of
 from vla_evaluation.recording.demonstrations import Demonstration, renderer
 
 LIFTED = 0.03  # m: a thing that is this far above its start is in the hand, or already at its place
@@ -92,15 +93,19 @@ def scatter(
 
 
 def named_places(env: Any) -> np.ndarray:
-    """Return where the hand acts on the goal's first thing, and on its place (the same if it has none): float [2, 3].
+    """Return where the hand acts on the goal's first thing, and on its place: float [2, 3].
 
-    That is a drawer's handle, a stove's knob, and the position of everything else. A drawer's inside cannot be seen,
-    and does not say how the cabinet is turned.
+    That is a drawer's handle, a stove's knob, and the position of everything else. A drawer's inside cannot be seen. A
+    goal without a place has the middle of its furniture instead, which says how the handle or the knob is turned.
     """
     state = env.privileged(True)
     world = World.from_static(state["static"])
     scene, goal = SceneState.from_state(world, state, 0), world.goals[0]
-    return np.array([position(scene, name) for name in (goal.args[0], goal.args[-1])])
+    thing, place = goal.args[0], goal.args[-1]
+    if place == thing:
+        owner = world.regions[thing].parent if thing in world.regions else thing
+        return np.array([position(scene, thing), np.mean(boxes_of(scene, owner).bounds(), axis=0)])
+    return np.array([position(scene, thing), position(scene, place)])
 
 
 def position(scene: SceneState, name: str) -> np.ndarray:
