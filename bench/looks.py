@@ -34,7 +34,7 @@ from vlalab.host import paths
 ENVIRONMENT = "host"
 WORDINGS = Path(__file__).parent / "parts" / "wordings.json"
 PAIR = "0-9,20-29"  # of libero_object_pro: LIBERO's own places, then the swapped ones
-DEMONSTRATIONS = {"object": 200, "goal": 500}  # libero_object is one skill, libero_goal's ten tasks are many
+DEMONSTRATIONS = {"object": 200, "goal": 1000}  # libero_object is one skill, libero_goal's ten tasks are many
 SCENES, NOISE = 12_000, 0.6
 SEEDS = (0, 1, 2)
 BLIND = ("pictures=false", "epochs=20")

@@ -21,6 +21,7 @@ from vla_datasets import libero, marks, scenes
 from vla_datasets.errors import DatasetError
 from vla_datasets.loader import find, open_dataset
 
+REMAKE = "make the data set again: ./lab dataset RECORDING --format lerobot --scenes 60"
 MUFFLED, ADDED = 0.4, 4  # share of a word that every instruction has, and words, that `muffled` changes and adds
 CAMERA_INDICES = {"both": (0, 1), "front": (0,), "wrist": (1,)}  # "both" uses one camera if the data set has only one
 
@@ -146,7 +147,8 @@ class TrainingSteps:
     pad: int = field(default=1)
     common: Tensor = field(default_factory=lambda: torch.zeros(0))  # [V]: share of the instructions with a word
     left_out: str = ""  # message about excluded episodes
-    scenes: Scenes | None = None  # None: the data set has none
+    scenes: Scenes | None = None  # None: the data set has none; else `images` have no camera
+    places: Tensor | None = None  # float32 [N, things, 3], as in `Scenes`
 
     def __len__(self) -> int:
         return len(self.action)
@@ -183,8 +185,8 @@ def load(config: Config, on_episode: OnEpisode = lambda done, total: None) -> Tr
         task += [texts.index(episode.tasks[0])] * episode.length
         ends += [len(ends) + episode.length] * episode.length
     state, action = (np.concatenate(part).astype(np.float32) for part in zip(*columns, strict=True))
-    images = torch.zeros((len(state), 0, 3, config.side, config.side), dtype=torch.uint8)  # of no camera: blind
-    if config.pictures:
+    images = torch.zeros((len(state), 0, 3, config.side, config.side), dtype=torch.uint8)  # of no camera
+    if config.pictures and not learns_from_scenes(dataset, config):
         images = images_of(dataset, episodes, keys, config.side, on_episode)
     tokenizer = train_tokenizer((text.lower() for text in texts), "word", 1, 8000)
     learned = DatasetStats(
@@ -203,23 +205,37 @@ def load(config: Config, on_episode: OnEpisode = lambda done, total: None) -> Tr
         state_parts=robot.state,
     )
     instructions = encode(tokenizer, texts)
+    seen, places = None, None
+    if learns_from_scenes(dataset, config):
+        seen, places = load_scenes(dataset, config, learned, episodes, texts)
     return TrainingSteps(
         learned, images, learned.state(torch.from_numpy(state)), learned.action(torch.from_numpy(action)),
         instructions, torch.tensor(task), torch.tensor(ends), tokenizer.token_to_id("[PAD]"),
-        commonness(instructions, tokenizer.get_vocab_size()), bad.left_out,
-        load_scenes(dataset, config, learned, episodes, texts),
+        commonness(instructions, tokenizer.get_vocab_size()), bad.left_out, seen, places,
     )  # fmt: skip
+
+
+def learns_from_scenes(dataset: Any, config: Config) -> bool:
+    """Return whether the network learns to see from the data set's scenes: there are some, and they are wanted."""
+    wanted = config.looks and config.pictures and config.state
+    return bool(wanted) and (dataset.directory / scenes.DIRECTORY).is_dir()
 
 
 def load_scenes(
     dataset: Any, config: Config, learned: DatasetStats, episodes: list[Any], texts: list[str]
-) -> Scenes | None:
-    """Load the scenes of a data set's episodes; None if they have none, or none are wanted."""
-    if not (config.looks and config.pictures and config.state):
-        return None
+) -> tuple[Scenes, Tensor]:
+    """Return the scenes of the episodes, and the places [N, things, 3] at their steps.
+
+    Raises DatasetError for an episode without scenes, and for scenes of an earlier version or of other cameras.
+    """
     position = Scaling(learned.state.offset[:XYZ], learned.state.scale[:XYZ])
-    parts = []
-    for each in scenes.read(dataset.directory, [episode.index for episode in episodes]):
+    parts, steps = [], []
+    for episode, each in zip(episodes, scenes.read(dataset.directory, [e.index for e in episodes]), strict=True):
+        lacking = [*({"steps"} - each.keys()), *(set(learned.cameras) - set(each["cameras"].tolist()))]
+        if lacking or len(each["steps"]) != episode.length:
+            problem = f"no {lacking[0]}" if lacking else f"{len(each['steps'])} steps, not {episode.length}"
+            raise DatasetError(f"{dataset.name}: the scenes of episode {episode.index} have {problem}; {REMAKE}")
+        steps.append(position(torch.from_numpy(each["steps"])))
         order = [each["cameras"].tolist().index(camera) for camera in learned.cameras]
         state, places, pixels = (torch.from_numpy(each[name]) for name in ("state", "places", "pixels"))
         parts.append(
@@ -232,7 +248,7 @@ def load_scenes(
             )
         )
     names = [entry.name for entry in fields(Scenes)]
-    return Scenes(*(torch.cat([getattr(part, name) for part in parts]) for name in names)) if parts else None
+    return Scenes(*(torch.cat([getattr(part, name) for part in parts]) for name in names)), torch.cat(steps)
 
 
 def select_cameras(dataset: Any, robot: MinivlaRobot, config: Config) -> tuple[str, ...]:
@@ -251,8 +267,9 @@ def select_cameras(dataset: Any, robot: MinivlaRobot, config: Config) -> tuple[s
     if config.cameras == "wrist" and len(names) < 2:
         raise DatasetError(f"{dataset.name} has only the camera {', '.join(names)}; use --set cameras=front")
     cameras = tuple(names[index] for index in indices if index < len(names))
+    needs_videos = config.pictures and not learns_from_scenes(dataset, config)
     for key in (robot.cameras[camera] for camera in cameras):
-        if key not in dataset.video_keys:
+        if needs_videos and key not in dataset.video_keys:
             raise DatasetError(f"{dataset.name} has no camera {key}; it has {', '.join(dataset.video_keys) or 'none'}")
     return cameras
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from dataclasses import asdict, replace
 from functools import cached_property
+from typing import NamedTuple
 
 import torch
 import tyro
@@ -19,7 +20,7 @@ from torch.nn.functional import smooth_l1_loss
 from services.minivla.config import SIZES, Config
 from services.minivla.data import DatasetStats, Scenes, TrainingSteps, as_input, augmented, load, muffled
 from services.minivla.heads import HEADS, Diffusion, Flow, Regression
-from services.minivla.model import Looks, MiniVLA, Shape
+from services.minivla.model import XYZ, Looks, MiniVLA, Shape
 from services.ws_mdl.epochs import LONG, EpochRun, load_run_state, lr_schedule, new_run, train_to_end, update_ema
 from vla_common import entrypoint
 from vla_common.counts import plural
@@ -35,10 +36,28 @@ MAX_INSTRUCTION_TOKENS = 48
 UNKNOWN = 0  # id of [UNK]
 IMAGE_WEIGHT = 0.1  # of the loss of places in images, in nats
 ROUND = 0.1  # error of a place (about 1 cm) below which the loss is quadratic
+HELD_OUT = 20  # every so many-th scene serves to measure the errors of seeing
+NEAR = 16  # scenes with a smaller or a larger distance whose errors are alike
 PACE_BATCHES = 12  # batches of the speed measurement, after a third as many for warm-up
 ACTING_WORK = 0.3  # time of a batch of acting, in batches of seeing
 LOOKING_SHARE = 0.7  # of the time limit, for learning to see
 FIX_EPOCHS_AFTER = 0.25  # share of such a part; afterwards the number of epochs is final
+
+
+class PlaceErrors(NamedTuple):
+    """How far off the places are that a network finds, by the distance of the named thing from the hand.
+
+    It acts on true places with such errors: they need no image of a demonstration.
+    """
+
+    distance: Tensor  # [K], ascending
+    error: Tensor  # [K, things, 3]: found minus true
+
+    def sample(self, distance: Tensor, generator: torch.Generator) -> Tensor:
+        """Return the error [B, things, 3] of a scene with about that distance [B]."""
+        aside = torch.randint(-NEAR, NEAR + 1, distance.shape, generator=generator)
+        at = torch.searchsorted(self.distance, distance.contiguous()) + aside
+        return self.error[at.clamp(0, len(self.error) - 1)]
 
 
 class Training(EpochRun):
@@ -50,7 +69,7 @@ class Training(EpochRun):
     unit = "observations"
     minutes: TimeBudget | None = None  # set if this process started the run with a time limit
 
-    looks: Looks | None = None  # of all demonstrations' steps, once seeing is learned
+    errors: PlaceErrors | None = None  # of what it sees, once seeing is learned
 
     def step(self, index: Tensor) -> Tensor:
         return train_step(self, index)
@@ -134,7 +153,8 @@ def words_of(run: Training, task: Tensor) -> Tensor:
 def looking_loss(run: Training, scenes: Scenes) -> Tensor:
     """Return this process's share of the loss over random scenes: where the things are, in the images and in space."""
     device = run.machine.device
-    index = torch.randint(len(scenes), (run.config.batch_size,), generator=run.generator)
+    index = torch.randint(len(scenes) * (HELD_OUT - 1) // HELD_OUT, (run.config.batch_size,), generator=run.generator)
+    index += index // (HELD_OUT - 1)  # never a scene that `place_errors` measures
     images = augmented(scenes.images[index], run.generator, shift=False)  # a shift would move the things
     parts = (images, words_of(run, scenes.task[index]), scenes.state[index], scenes.places[index], scenes.pixels[index])
     rows = slice(run.machine.rank, None, run.machine.world)
@@ -146,20 +166,25 @@ def looking_loss(run: Training, scenes: Scenes) -> Tensor:
     return (IMAGE_WEIGHT * in_images + in_space).sum() / len(index)
 
 
-def look_at_all(run: Training) -> Looks:
-    """End the learning to see: fix the averaged weights of `look`, and return what it finds in every step's images."""
+def place_errors(run: Training, scenes: Scenes) -> PlaceErrors:
+    """End the learning to see: fix the averaged weights of `look`, and return its errors in the scenes held out."""
     for weight, averaged in zip(run.nn_model.eyesight(), run.averaged.eyesight(), strict=True):
         weight.requires_grad_(False).copy_(averaged.detach())
-    data, device, found = run.data, run.machine.device, []
+    device, found = run.machine.device, []
+    held_out = torch.arange(len(scenes))[HELD_OUT - 1 :: HELD_OUT]
     with torch.inference_mode(), run.machine.autocast():
-        for index in torch.arange(len(data)).split(256):
-            words, state = data.instructions[data.task[index]], data.state[index]
-            inputs = (as_input(data.images[index]), words, state)
-            images, words, state = (part.to(device) for part in inputs)
-            looks = run.averaged.look(images, words, data.pad, state)
-            found.append(looks.places.cpu())
-    empty = torch.zeros(0)  # a network that learned from scenes acts on places alone
-    return Looks(empty, empty, torch.cat(found))
+        for index in held_out.split(256):
+            words, state = run.data.instructions[scenes.task[index]], scenes.state[index]
+            images, words, state = (part.to(device) for part in (as_input(scenes.images[index]), words, state))
+            found.append(run.averaged.look(images, words, run.data.pad, state).places.cpu())
+    places, state = scenes.places[held_out], scenes.state[held_out]
+    distance, order = named_distance(places, state).sort()
+    return PlaceErrors(distance, (torch.cat(found) - places)[order])
+
+
+def named_distance(places: Tensor, state: Tensor) -> Tensor:
+    """Return the distance [B] of the named thing from the hand, in the units of the normalized state."""
+    return (places[:, 0] - state[:, :XYZ]).norm(dim=-1)
 
 
 def loss_of(run: Training, index: Tensor) -> Tensor:
@@ -172,25 +197,26 @@ def loss_of(run: Training, index: Tensor) -> Tensor:
     data, device = run.data, run.machine.device
     draws = run.draws
     chunk, real = data.chunks(index, run.config.chunk)
-    looks = run.looks
-    if looks is None:
-        seen = [augmented(data.images[index], run.generator)]
+    if run.errors is None:
+        seen = augmented(data.images[index], run.generator)
     else:
-        seen = [looks.places[index]]
+        places = data.places[index]
+        seen = places + run.errors.sample(named_distance(places, data.state[index]), run.generator)
     noise = torch.randn((len(index), draws, *chunk.shape[1:]), generator=run.generator)
     draw = torch.rand((len(index), draws), generator=run.generator)
     rows = slice(run.machine.rank, None, run.machine.world)
     count = int(real.sum()) * draws  # over all processes
-    parts = (words_of(run, data.task[index]), data.state[index], chunk, real, noise, draw, *seen)
-    words, state, chunk, real, noise, draw, *seen = (part[rows].to(device) for part in parts)
+    parts = (words_of(run, data.task[index]), data.state[index], chunk, real, noise, draw, seen)
+    words, state, chunk, real, noise, draw, seen = (part[rows].to(device) for part in parts)
 
     chunk, real = (tensor.repeat_interleave(draws, 0) for tensor in (chunk, real))
     x, time_, target = run.head.training_pair(chunk.cpu(), noise.flatten(0, 1).cpu(), draw.flatten().cpu())
     with run.machine.autocast():
-        if looks is None:
-            memory = run.nn_model.observe(seen[0], words, data.pad, state)
-        else:
-            memory = run.nn_model.encode(replace(looks, places=seen[0]), words, data.pad, state)
+        if run.errors is None:
+            memory = run.nn_model.observe(seen, words, data.pad, state)
+        else:  # a network that learned from scenes acts on places alone
+            empty = torch.zeros(0)
+            memory = run.nn_model.encode(Looks(empty, empty, seen), words, data.pad, state)
         memory.tokens, memory.mask = (tensor.repeat_interleave(draws, 0) for tensor in (memory.tokens, memory.mask))
         predicted = run.nn_model.denoise(x.to(device), time_.to(device), memory)
     gap = predicted.float() - target.to(device)
@@ -200,8 +226,8 @@ def loss_of(run: Training, index: Tensor) -> Tensor:
 
 def train_step(run: Training, index: Tensor) -> Tensor:
     """Train on steps `index`, or on as many scenes; return the loss, still on the device."""
-    if run.sees and run.looks is None:
-        run.looks = look_at_all(run)
+    if run.sees and run.errors is None:
+        run.errors = place_errors(run, run.data.scenes)
     done, batches = run.part
     for group in run.optim.param_groups:
         group["lr"] = run.config.lrate * lr_schedule(done, run.config.warmup, batches)

@@ -15,6 +15,7 @@ from services.libero.datasets import convert
 from services.libero.datasets import scenes as free
 from services.libero.datasets.__main__ import make
 from services.libero.datasets.config import DatasetConfig
+from services.libero.oracle.scene import World
 from services.libero.simulator import suites
 from tests import data_sets
 from tests.libero.harness import Evaluation, Recording
@@ -91,17 +92,36 @@ def test_scenes_say_where_the_named_things_are(recorded, volume):
     rendering = demonstrations.renderer(demo.source, SIZE)
     demo.reset_scene(rendering)
     env, name = rendering.env, rendering.env.domain.parsed_problem["goal_state"][0][1]
+    world = World.from_static(env.privileged(True)["static"])
     state, at = demo.sim_states[0].copy(), 1 + free.objects(env.domain)[name]
     shown = []
     for x, y in ((0.0, 0.0), (-0.1, 0.25)):
         state[at : at + 2] = x, y
         env.restore(state)
         shown.append(env.render(CAMERAS[0])[::-1, ::-1].astype(int))
-        ((right, down),) = free.in_image(env.domain, CAMERAS[0], free.named_places(env)[:1])
+        ((right, down),) = free.in_image(env.domain, CAMERAS[0], free.named_places(env, world)[:1])
         there = (np.array([down, right]) + 1) / 2 * SIZE
     changed = np.argwhere(np.abs(shown[1] - shown[0]).sum(-1) > 60)
     assert np.linalg.norm(changed - there, axis=1).min() < 3  # where it is now
     assert np.linalg.norm(changed - there, axis=1).max() > 8  # and where it was
+
+
+def test_a_set_can_be_scenes_and_numbers_alone(recorded, volume, capsys):
+    directory = volume.datasets / "bare"
+    convert.convert(
+        recorded, sources.choose(recorded, True), directory, "lerobot", CAMERAS, SIZE, 1, scenes=2, videos=False
+    )
+    assert faults(directory) == [] and not (directory / "videos").exists()
+    bare, demo = open_dataset(directory), recorded.all[0]
+    assert not bare.video_keys and "4 scenes to render" in capsys.readouterr().out
+    np.testing.assert_array_equal(bare.columns(0)[libero.STATE], demo.states)
+    scenes = next(iter(vla_datasets.scenes.read(directory, [0])))
+    assert scenes["images"].shape == (2, 2, SIZE, SIZE, 3) and scenes["steps"].shape == (STEPS, 2, 3)
+    rendering = demonstrations.renderer(demo.source, SIZE)
+    demo.reset_scene(rendering)
+    rendering.env.restore(demo.sim_states[-1])
+    world = World.from_static(rendering.env.privileged(True)["static"])
+    np.testing.assert_allclose(scenes["steps"][-1], free.named_places(rendering.env, world), atol=1e-6)
 
 
 def test_the_named_place_of_a_drawer_is_its_handle(recorded):
@@ -111,7 +131,8 @@ def test_the_named_place_of_a_drawer_is_its_handle(recorded):
     env.load_task(task, 0)
     env.reset(0, env.start(0))
     inside = env.domain.sim.data.get_site_xpos("wooden_cabinet_1_middle_region").copy()
-    handle, cabinet = free.named_places(env)
+    world = World.from_static(env.privileged(True)["static"])
+    handle, cabinet = free.named_places(env, world)
     out = handle - inside
     assert 0.05 < np.linalg.norm(out[:2]) < 0.2 and abs(out[2]) < 0.03
     turned = (handle - cabinet)[:2]  # which way the drawer opens
@@ -119,7 +140,7 @@ def test_the_named_place_of_a_drawer_is_its_handle(recorded):
     state, joint = env.sim_state(), env.domain.sim.model.get_joint_qpos_addr("wooden_cabinet_1_middle_level")
     state[1 + joint] -= 0.1
     env.restore(state)
-    opened, wider_cabinet = free.named_places(env)
+    opened, wider_cabinet = free.named_places(env, world)
     np.testing.assert_allclose(opened - handle, 0.1 * out / np.linalg.norm(out), atol=0.02)
     np.testing.assert_allclose(wider_cabinet - cabinet, (opened - handle) / 2, atol=0.06)
 

@@ -95,8 +95,10 @@ def weights(volume: Volume, name: str = "dots") -> dict:
 
 def write_scenes(directory, episodes: int, count: int = 24):
     """Write scenes: the dot that an episode's instruction names, and the other one as its place."""
-    rng = np.random.default_rng(1)
+    rng, of_episodes = np.random.default_rng(1), np.random.default_rng(0)
     for number in range(episodes):
+        of_episodes.uniform(12, 52, 2)
+        dots = of_episodes.uniform(12, 52, (2, 2))  # as in `episode`
         spots, hands = rng.uniform(12, 52, (count, 2, 2)), rng.uniform(12, 52, (count, 2))
         images = np.stack([scene(each.astype(int), hand.astype(int)) for each, hand in zip(spots, hands, strict=True)])
         named = spots[:, ::-1] if number % 2 else spots
@@ -109,6 +111,7 @@ def write_scenes(directory, episodes: int, count: int = 24):
             "state": np.pad(hands / SIZE, ((0, 0), (0, 6))).astype(np.float32),
             "places": np.pad(named / SIZE, ((0, 0), (0, 0), (0, 1))).astype(np.float32),
             "pixels": pixels,
+            "steps": np.tile(np.pad(dots[:: 1 - number % 2 * 2] / SIZE, ((0, 0), (0, 1))), (STEPS, 1, 1)).astype("f4"),
         }
         scenes.write(directory, number, arrays)
 
@@ -455,7 +458,59 @@ def test_it_learns_from_scenes_where_things_are_and_then_to_act_on_what_it_sees(
     action_out = run.nn_model.action_out.weight.clone()
     epochs.train_epoch(run, StopAfter(10**6))
     assert all(torch.equal(now, fixed) for now, fixed in zip(eyes, run.averaged.eyesight(), strict=True))
-    assert len(run.looks.places) == len(loaded) and not torch.equal(run.nn_model.action_out.weight, action_out)
+    assert not torch.equal(run.nn_model.action_out.weight, action_out)
+    distance, error = run.errors
+    assert error.shape == (16 * 24 // 20, 2, 3) and bool((distance.diff() >= 0).all())
+    assert 0 < float(error[..., :2].abs().mean()) < float(loaded.scenes.places[..., :2].abs().mean())
+
+
+def test_scenes_that_measure_the_errors_are_not_learned_from(seen_dots):
+    settings = config(seen_dots, batch_size=256)
+    loaded = load(settings)
+    loaded.scenes.places[train.HELD_OUT - 1 :: train.HELD_OUT] = torch.nan
+    run = train.get_training(settings, TrainingMachine(torch.device("cpu")), loaded)
+    assert all(train.looking_loss(run, loaded.scenes).isfinite() for _ in range(4))
+    loaded.scenes.places[0] = torch.nan
+    assert not all(train.looking_loss(run, loaded.scenes).isfinite() for _ in range(8))
+
+
+def test_an_error_is_that_of_a_scene_with_about_the_same_distance():
+    errors = train.PlaceErrors(torch.arange(200.0), torch.arange(200.0)[:, None, None].expand(-1, 2, 3))
+    sampled = errors.sample(torch.tensor([0.0, 100.0, 500.0]).repeat(50), torch.Generator().manual_seed(0))
+    near = sampled[:, 0, 0].unflatten(0, (50, 3))
+    assert near[:, 0].max() <= train.NEAR and near[:, 2].min() >= 199 - train.NEAR
+    assert (near[:, 1] - 100).abs().max() <= train.NEAR and len(near[:, 1].unique()) > 10
+
+
+def test_a_set_of_scenes_and_numbers_needs_no_videos(seen_dots, tmp_path):
+    directory = write(tmp_path / "dots", 16, cameras=())
+    with pytest.raises(DatasetError, match="no camera observation.images.image"):
+        load(config(directory))
+    write_scenes(directory, 16)
+    filmed, bare = load(config(seen_dots)), load(config(directory))
+    assert bare.images.shape[1] == 0 and bare.learned == filmed.learned
+    assert torch.equal(bare.places, filmed.places) and torch.equal(bare.scenes.images, filmed.scenes.images)
+    assert load(config(directory, pictures=False)).scenes is None
+    with pytest.raises(DatasetError, match="no camera observation.images.image"):
+        load(config(directory, looks=0))
+
+
+@pytest.mark.parametrize(
+    ("spoil", "words"),
+    [
+        (lambda arrays: arrays.pop("steps"), "have no steps; make the data set again: ./lab dataset"),
+        (lambda arrays: arrays.update(cameras=np.array(CAMERAS[:1])), f"have no {CAMERAS[1]}; make"),
+        (lambda arrays: arrays.update(steps=arrays["steps"][1:]), f"have {STEPS - 1} steps, not {STEPS}; make"),
+    ],
+)
+def test_scenes_of_an_earlier_version_or_of_other_cameras_are_refused(tmp_path, spoil, words):
+    directory = write(tmp_path / "dots", 2)
+    write_scenes(directory, 2)
+    arrays = next(iter(scenes.read(directory, [1])))
+    spoil(arrays)
+    scenes.write(directory, 1, arrays)
+    with pytest.raises(DatasetError, match=f"episode 1 {words}"):
+        load(config(directory))
 
 
 def test_a_damaged_file_of_scenes_is_named(tmp_path):

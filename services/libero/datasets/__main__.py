@@ -60,7 +60,8 @@ def make(config: DatasetConfig) -> Path:
     if recorded is not None:
         episodes = sources.choose(recorded, config.keep_failures)
         workers = choose_workers(config.workers, len(episodes), WORKER_GB)
-        convert.convert(recorded, episodes, directory, layout, config.camera_names, config.size, workers, config.scenes)
+        settings = (layout, config.camera_names, config.size, workers, config.scenes, not config.scenes_only)
+        convert.convert(recorded, episodes, directory, *settings)
     say(summary.describe_line(open_dataset(directory)))
     say(f"data set: {display_path(directory)}\nlook at it: ./lab dataset {directory.name} --show")
     return directory

@@ -23,6 +23,7 @@ class DatasetConfig(DatasetOptions):
     scenes: int = option(
         0, "also render this many rearranged steps per episode, with the places of things as labels", "[0, 10000]"
     )
+    scenes_only: bool = option(False, "no videos: mini-VLA learns from the scenes and the numbers alone")
     write_stats: bool = option(False, "rewrite the statistics in meta/; no other option modifies a data set")
     bad: str = option("", "mark these episodes as bad: training skips them", kind="ranges", metavar="3,7-9")
     good: str = option("", "unmark these episodes", kind="ranges", metavar="3,7-9")
@@ -34,6 +35,8 @@ class DatasetConfig(DatasetOptions):
 
         if self.scenes and self.format == "hdf5":
             raise ValueError("--scenes is for LeRobot's layouts; use --format lerobot")
+        if self.scenes_only and not self.scenes:
+            raise ValueError("--scenes-only requires --scenes, the number per episode, for example 60")
 
     @property
     def marks(self) -> tuple[list[int], list[int]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -27,7 +27,7 @@ from vla_evaluation.recording.sources import Episodes
 from vla_evaluation.terminal import say
 
 PLAN = "plan.json"  # the source of an unfinished set
-DEFAULTS = {"format": "lerobot", "scenes": 0}  # of plans by older versions
+DEFAULTS = {"format": "lerobot", "scenes": 0, "videos": True}  # of plans by older versions
 # Per pixel of an image; for video as measured on LIBERO's scenes, twice in v3.0 until its files are joined.
 PIXEL_BYTES = {"lerobot": 0.16, "lerobot-v3.0": 0.32, "hdf5": 3.0}
 SCENE_PIXEL_BYTES = 1.2
@@ -48,14 +48,18 @@ def convert(
     size: int,
     workers: int,
     scenes: int = 0,
+    videos: bool = True,
 ) -> Path:
     """Make the data set at `directory`, with so many scenes per episode; return that path.
 
+    videos: False for a set of numbers and scenes alone.
+
     Raises ValueError if it exists or an episode cannot be rendered, VolumeError if the disk is too small.
     """
-    source = describe(recorded, episodes, cameras, size, layout)
-    writer = make_writer(directory, layout, cameras, size, source, episodes)
-    plan = source | {"format": layout, "scenes": scenes}
+    filmed = cameras if videos else ()
+    source = describe(recorded, episodes, filmed, size, layout)
+    writer = make_writer(directory, layout, filmed, size, source, episodes)
+    plan = source | {"format": layout, "scenes": scenes, "videos": videos}
     path = writer.draft / PIECES / PLAN
     if path.exists():
         before = metadata.read_json(path)
@@ -69,25 +73,27 @@ def convert(
     done = writer.written()
     left = [episode for episode in episodes if episode.index not in done]
     steps = sum(demo.steps for demo in left)
-    pixels = len(cameras) * size**2
-    bytes_needed = int(steps * pixels * PIXEL_BYTES[layout] + len(left) * scenes * pixels * SCENE_PIXEL_BYTES)
+    scene_bytes = len(left) * scenes * len(cameras) * SCENE_PIXEL_BYTES
+    bytes_needed = int((steps * len(filmed) * PIXEL_BYTES[layout] + scene_bytes) * size**2)
     require_space(directory, bytes_needed + SPARE)
     already = f", {len(done)} of them done" if done else ""
     say(f"data set {directory.name} of {recorded.kind} {recorded.name}: {len(episodes)} episodes{already}")
-    say(f"{steps:,} steps to render, about {bytes_needed / 1e6:,.0f} MB, into {display_path(directory)}")
+    rendered = f"{steps:,} steps" if videos else f"{len(left) * scenes:,} scenes"
+    say(f"{rendered} to render, about {bytes_needed / 1e6:,.0f} MB, into {display_path(directory)}")
     if recorded.facts["starts"] == "evaluation":
         say(
             "its episodes start where evaluations start: use it to inspect and for offline evaluation, not for training"
         )
     metadata.write_json(path, plan)
-    write_episode = partial(put, writer, episode_slots(episodes, _file_of), scenes=scenes)
+    arranged = partial(render_scenes, cameras=cameras, size=size, count=scenes) if scenes else None
+    write_episode = partial(put, writer, episode_slots(episodes, _file_of), arranged)
     start = reported = time.monotonic()
-    rendered = 0
-    for count, (demo, _) in enumerate(draw(left, cameras, size, workers, write_episode), len(done) + 1):
-        rendered, now = rendered + demo.steps, time.monotonic()
+    finished = 0
+    for count, (demo, _) in enumerate(draw(left, filmed, size, workers, write_episode), len(done) + 1):
+        finished, now = finished + demo.steps, time.monotonic()
         if now - reported >= REPORT_INTERVAL_S and count < len(episodes):
             reported = now
-            remaining_s = (steps - rendered) * (now - start) / rendered
+            remaining_s = (steps - finished) * (now - start) / finished
             say(f"{count} of {len(episodes)} episodes, {format_duration(remaining_s)} remaining")
     writer.finish()
     return directory
@@ -106,7 +112,7 @@ def make_writer(
         pairs = {(episode.suite, episode.task) for episode in episodes}
         tasks = [suites.load_suite(suite).tasks[task] for suite, task in sorted(pairs)]
         return DemoWriter(directory, {f"{task.name}_demo.hdf5": _problem(task) for task in tasks}, source, resume=True)
-    features, modality = libero.features(cameras, size), libero.modality(cameras)
+    features, modality = libero.features(cameras, size), libero.modality(cameras) if cameras else None
     return WRITERS[layout](directory, libero.ROBOT, libero.FPS, features, modality, source, resume=True)
 
 
@@ -136,14 +142,13 @@ def describe(
 def put(
     writer: Writer | DemoWriter,
     slots: Mapping[int, EpisodeSlot],
+    arranged: Callable[[Demonstration], Mapping[str, np.ndarray]] | None,
     demo: Demonstration,
     images: Mapping[str, np.ndarray],
-    scenes: int = 0,
 ) -> None:
-    """Write a rendered episode, and so many scenes of it before it, in the process that rendered it."""
-    if scenes:
-        size = next(iter(images.values())).shape[1]
-        vla_datasets.scenes.write(writer.draft, slots[demo.index].episode, render_scenes(demo, [*images], size, scenes))
+    """Write a rendered episode, and its scenes before it, in the process that rendered it."""
+    if arranged is not None:
+        vla_datasets.scenes.write(writer.draft, slots[demo.index].episode, arranged(demo))
     if isinstance(writer, DemoWriter):
         writer.write(slots[demo.index], demo_arrays(demo), {libero.hdf5_key(name): of for name, of in images.items()})
         return

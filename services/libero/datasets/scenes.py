@@ -37,6 +37,11 @@ def render(demonstration: Demonstration, cameras: Sequence[str], size: int, coun
     demonstration.reset_scene(rendering)
     env: Any = rendering.env  # LIBERO's, which has a domain
     states = demonstration.sim_states
+    world = World.from_static(env.privileged(True)["static"])
+    steps = np.empty((len(states), 2, 3), np.float32)
+    for step, sim_state in enumerate(states):
+        env.restore(sim_state)
+        steps[step] = named_places(env, world)
     movable = objects(env.domain)
     sites = env.domain.object_sites_dict  # of a region: it belongs to an object, or to the table
     goal = env.domain.parsed_problem["goal_state"][0][1:]
@@ -64,10 +69,10 @@ def render(demonstration: Demonstration, cameras: Sequence[str], size: int, coun
         env.restore(sim_state)
         for number, camera in enumerate(cameras):
             images[row, number] = env.render(camera)[::-1, ::-1]
-        state[row], places[row] = env.state(), named_places(env)
+        state[row], places[row] = env.state(), named_places(env, world)
         pixels[row] = [in_image(env.domain, camera, places[row]) for camera in cameras]
     names = {"cameras": np.array(cameras), "instruction": np.array(demonstration.instruction)}
-    return {**names, "images": images, "state": state, "places": places, "pixels": pixels}
+    return {**names, "images": images, "state": state, "places": places, "pixels": pixels, "steps": steps}
 
 
 def objects(domain: Any) -> dict[str, int]:
@@ -92,15 +97,13 @@ def scatter(
         state[1 + movable[name] : 3 + movable[name]] = spot
 
 
-def named_places(env: Any) -> np.ndarray:
+def named_places(env: Any, world: World) -> np.ndarray:
     """Return where the hand acts on the goal's first thing, and on its place: float [2, 3].
 
     That is a drawer's handle, a stove's knob, and the position of everything else. A drawer's inside cannot be seen. A
     goal without a place has the middle of its furniture instead, which says how the handle or the knob is turned.
     """
-    state = env.privileged(True)
-    world = World.from_static(state["static"])
-    scene, goal = SceneState.from_state(world, state, 0), world.goals[0]
+    scene, goal = SceneState.from_state(world, env.privileged(False), 0), world.goals[0]
     thing, place = goal.args[0], goal.args[-1]
     if place == thing:
         owner = world.regions[thing].parent if thing in world.regions else thing

@@ -1,8 +1,9 @@
 """A data set's scenes: rendered arrangements with free labels, in a file per episode that they were made from.
 
 A file holds `instruction`, `cameras` [C], `images` uint8 [M, C, size, size, 3] turned by 180° as the videos are,
-`state` [M, S], `places` [M, 2, 3]: the thing that the instruction names and the place it belongs to, in m, and
-`pixels` [M, C, 2, 2]: both in each image, x right and y down in [-1, 1], NaN outside.
+`state` [M, S], `places` [M, 2, 3]: the thing that the instruction names and the place it belongs to, in m,
+`pixels` [M, C, 2, 2]: both in each image, x right and y down in [-1, 1], NaN outside, and `steps` [T, 2, 3]: both at
+each step of the episode.
 """
 
 from __future__ import annotations
@@ -29,11 +30,9 @@ def write(directory: Path, episode: int, arrays: Mapping[str, np.ndarray]) -> No
 
 
 def read(directory: Path, episodes: Iterable[int]) -> Iterable[dict[str, np.ndarray]]:
-    """Yield the scenes of those episodes that have some. Raises DatasetError for a damaged file."""
+    """Yield the scenes of those episodes. Raises DatasetError for a missing or damaged file."""
     for episode in episodes:
         path = directory / DIRECTORY / f"{episode:06}.npz"
-        if not path.exists():
-            continue
         try:
             with np.load(path, allow_pickle=False) as file:
                 yield {name: file[name] for name in file.files}
