@@ -40,6 +40,7 @@ HAND = from_corners(  # z reaches far up: the hand approaches from above
     ((-0.104, -0.032, -0.300), (0.104, 0.032, -0.050)),
 )
 FOREARM = from_corners(((-0.30, -0.06, 0.17), (0.06, 0.06, 0.40)))  # x: away from the base, z: up from the grip site
+RAISED_FOREARM = from_corners(((-0.12, -0.06, 0.17), (0.06, 0.06, 0.40)))  # nothing lower than the wrist behind it
 FINGER_ROOM = 0.003  # m on both sides of the material while the fingers come down
 STRIP, STRIPS = 0.004, 4  # m, and how many make a pad's width
 MAX_WEDGE = 0.007  # m that the thickness may vary across a pad; more would squeeze the object out
@@ -47,7 +48,9 @@ MAX_LEAN = 0.012  # m that its middle may shift across a pad; closing fingers st
 TABLE_CLEARANCE = 0.006  # m between fingertips and what the object stands on
 ASIDE = np.array([1.0, 1.0, 0.3])  # share of the margin per axis; less below the fingertips, which stop above the table
 RAISED = np.array([0.0, 0.0, 0.06])  # m that the hand must be able to rise
-MARGINS = (0.006, 0.003, 0.0)  # m around the hand that must be free, if possible
+# m around the hand that must be free, if possible, and where the forearm is: it often passes above furniture that it is
+# supposed to touch, since it rises towards the elbow
+MARGINS = ((0.006, FOREARM), (0.003, FOREARM), (0.0, FOREARM), (0.0, RAISED_FOREARM))
 MAX_CHECKED = 400  # candidates whose approach is checked,
 BATCH = 16  # so many at a time
 
@@ -91,30 +94,34 @@ def find_grasp(
         candidates = _candidates(scene, name, yaw_step, slice_step)
         candidates = [grasp for grasp in candidates if all(differs(grasp, other) for other in avoid)]
         candidates = sorted(candidates, key=lambda grasp: grasp.cost)[:MAX_CHECKED]
-        for margin in MARGINS:
+        for margin, forearm in MARGINS:
             for start in range(0, len(candidates), BATCH):
                 batch = candidates[start : start + BATCH]
-                free = np.all([free_approaches(scene, batch, approach, margin) for approach in approaches], axis=0)
+                free = np.all([free_approaches(scene, batch, each, margin, forearm) for each in approaches], axis=0)
                 if free.any():
                     return batch[int(np.argmax(free))]
     return find_grasp(scene, name, avoid) if placement is not None else None
 
 
-def free_approaches(scene: SceneState, grasps: Sequence[Grasp], approach: Approach, margin: float) -> np.ndarray:
+def free_approaches(
+    scene: SceneState, grasps: Sequence[Grasp], approach: Approach, margin: float, forearm: Boxes = FOREARM
+) -> np.ndarray:
     """Return bool [n]: for which grasps the open hand comes down without touching a box or stretching the arm."""
     positions = [g.pos + approach.shift for g in grasps]
-    hands = concatenate(hand_boxes(scene, pos, g.yaw, margin) for g, pos in zip(grasps, positions, strict=True))
+    hands = concatenate(
+        hand_boxes(scene, pos, g.yaw, margin, forearm) for g, pos in zip(grasps, positions, strict=True)
+    )
     touches = overlap(hands, approach.blocked).any(axis=1).reshape(len(grasps), -1).any(axis=1)
     return ~touches & [stretch(pos, scene.world.base_pos) <= FARTHEST for pos in positions]
 
 
-def hand_boxes(scene: SceneState, pos: np.ndarray, yaw: float, margin: float) -> Boxes:
+def hand_boxes(scene: SceneState, pos: np.ndarray, yaw: float, margin: float, forearm: Boxes = FOREARM) -> Boxes:
     """Return the boxes of the open hand at a grasp, extended upwards, and of the forearm above it."""
     away = pos[:2] - scene.world.base_pos[:2]
     x, y = away / np.linalg.norm(away)
     outwards = np.array([[x, -y, 0.0], [y, x, 0.0], [0.0, 0.0, 1.0]])
     hand = Boxes(HAND.pos, HAND.rot, HAND.half + margin * ASIDE).transformed(Pose(pos, orientation(yaw)))
-    return concatenate((hand, FOREARM.transformed(Pose(pos, outwards))))
+    return concatenate((hand, forearm.transformed(Pose(pos, outwards))))
 
 
 def differs(grasp: Grasp, other: Grasp) -> bool:
