@@ -80,8 +80,9 @@ class Looks:
         count = self.options.demonstrations or DEMONSTRATIONS[kind]
         drawn = ("--episodes", str(count), "--noise", str(NOISE), "--assets", "kit")
         self.step("record", suite, "--name", name, *drawn, *more)
-        scenes = str(SCENES // max(count, DEMONSTRATIONS["object"]))
-        self.step("dataset", name, "--format", "lerobot", "--size", "128", "--scenes", scenes)
+        scenes = ["--scenes", str(SCENES // max(count, DEMONSTRATIONS["object"]))]
+        scenes += ["--scenes-only"] if kind == "goal" else []  # some rows of `parts` learn from videos
+        self.step("dataset", name, "--format", "lerobot", "--size", "128", *scenes)
 
     def train(self, data: str, name: str, minutes: float, settings: tuple[str, ...] = (), seed: int = 0) -> None:
         size = [setting.partition("=")[2] for setting in settings if setting.startswith("size=")]

@@ -120,6 +120,8 @@ class DatasetStats:
 class Scenes:
     """Free labels: M scenes, and where the things are that their instructions name (vla_datasets/scenes.py).
 
+    steps: the places at the N steps of the episodes that they were made from.
+
     places are in the units of the normalized state; pixels are x to the right and y down in [-1, 1], NaN outside.
     """
 
@@ -128,6 +130,7 @@ class Scenes:
     places: Tensor  # float32 [M, things, 3]
     pixels: Tensor  # float32 [M, C, things, 2]
     task: Tensor  # int64 [M]: row of `TrainingSteps.instructions`
+    steps: Tensor  # float32 [N, things, 3]
 
     def __len__(self) -> int:
         return len(self.state)
@@ -148,7 +151,6 @@ class TrainingSteps:
     common: Tensor = field(default_factory=lambda: torch.zeros(0))  # [V]: share of the instructions with a word
     left_out: str = ""  # message about excluded episodes
     scenes: Scenes | None = None  # None: the data set has none; else `images` have no camera
-    places: Tensor | None = None  # float32 [N, things, 3], as in `Scenes`
 
     def __len__(self) -> int:
         return len(self.action)
@@ -205,13 +207,12 @@ def load(config: Config, on_episode: OnEpisode = lambda done, total: None) -> Tr
         state_parts=robot.state,
     )
     instructions = encode(tokenizer, texts)
-    seen, places = None, None
-    if learns_from_scenes(dataset, config):
-        seen, places = load_scenes(dataset, config, learned, episodes, texts)
+    sees = learns_from_scenes(dataset, config)
     return TrainingSteps(
         learned, images, learned.state(torch.from_numpy(state)), learned.action(torch.from_numpy(action)),
         instructions, torch.tensor(task), torch.tensor(ends), tokenizer.token_to_id("[PAD]"),
-        commonness(instructions, tokenizer.get_vocab_size()), bad.left_out, seen, places,
+        commonness(instructions, tokenizer.get_vocab_size()), bad.left_out,
+        load_scenes(dataset, config, learned, episodes, texts) if sees else None,
     )  # fmt: skip
 
 
@@ -221,21 +222,18 @@ def learns_from_scenes(dataset: Any, config: Config) -> bool:
     return bool(wanted) and (dataset.directory / scenes.DIRECTORY).is_dir()
 
 
-def load_scenes(
-    dataset: Any, config: Config, learned: DatasetStats, episodes: list[Any], texts: list[str]
-) -> tuple[Scenes, Tensor]:
-    """Return the scenes of the episodes, and the places [N, things, 3] at their steps.
+def load_scenes(dataset: Any, config: Config, learned: DatasetStats, episodes: list[Any], texts: list[str]) -> Scenes:
+    """Return the scenes of the episodes.
 
     Raises DatasetError for an episode without scenes, and for scenes of an earlier version or of other cameras.
     """
     position = Scaling(learned.state.offset[:XYZ], learned.state.scale[:XYZ])
-    parts, steps = [], []
+    parts = []
     for episode, each in zip(episodes, scenes.read(dataset.directory, [e.index for e in episodes]), strict=True):
         lacking = [*({"steps"} - each.keys()), *(set(learned.cameras) - set(each["cameras"].tolist()))]
         if lacking or len(each["steps"]) != episode.length:
             problem = f"no {lacking[0]}" if lacking else f"{len(each['steps'])} steps, not {episode.length}"
             raise DatasetError(f"{dataset.name}: the scenes of episode {episode.index} have {problem}; {REMAKE}")
-        steps.append(position(torch.from_numpy(each["steps"])))
         order = [each["cameras"].tolist().index(camera) for camera in learned.cameras]
         state, places, pixels = (torch.from_numpy(each[name]) for name in ("state", "places", "pixels"))
         parts.append(
@@ -245,10 +243,11 @@ def load_scenes(
                 position(places),
                 pixels[:, order],
                 torch.full((len(state),), texts.index(str(each["instruction"]))),
+                position(torch.from_numpy(each["steps"])),
             )
         )
     names = [entry.name for entry in fields(Scenes)]
-    return Scenes(*(torch.cat([getattr(part, name) for part in parts]) for name in names)), torch.cat(steps)
+    return Scenes(*(torch.cat([getattr(part, name) for part in parts]) for name in names))
 
 
 def select_cameras(dataset: Any, robot: MinivlaRobot, config: Config) -> tuple[str, ...]:

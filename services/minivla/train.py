@@ -44,20 +44,22 @@ LOOKING_SHARE = 0.7  # of the time limit, for learning to see
 FIX_EPOCHS_AFTER = 0.25  # share of such a part; afterwards the number of epochs is final
 
 
-class PlaceErrors(NamedTuple):
-    """How far off the places are that a network finds, by the distance of the named thing from the hand.
+class FoundPlaces(NamedTuple):
+    """What the network would find at each step of the demonstrations: the true places, off by as much as in scenes.
 
-    It acts on true places with such errors: they need no image of a demonstration.
+    So acting is learned without images of the demonstrations.
     """
 
-    distance: Tensor  # [K], ascending
-    error: Tensor  # [K, things, 3]: found minus true
+    places: Tensor  # [N, things, 3], the true ones
+    distance: Tensor  # [K] of the named thing from the hand, in scenes, ascending
+    error: Tensor  # [K, things, 3], found minus true
 
-    def sample(self, distance: Tensor, generator: torch.Generator) -> Tensor:
-        """Return the error [B, things, 3] of a scene with about that distance [B]."""
-        aside = torch.randint(-NEAR, NEAR + 1, distance.shape, generator=generator)
-        at = torch.searchsorted(self.distance, distance.contiguous()) + aside
-        return self.error[at.clamp(0, len(self.error) - 1)]
+    def sample(self, index: Tensor, state: Tensor, generator: torch.Generator) -> Tensor:
+        """Return places [B, things, 3] at steps `index`, with the errors of scenes where the hand is as far away."""
+        places = self.places[index]
+        aside = torch.randint(-NEAR, NEAR + 1, index.shape, generator=generator)
+        at = torch.searchsorted(self.distance, named_distance(places, state)) + aside
+        return places + self.error[at.clamp(0, len(self.error) - 1)]
 
 
 class Training(EpochRun):
@@ -69,7 +71,7 @@ class Training(EpochRun):
     unit = "observations"
     minutes: TimeBudget | None = None  # set if this process started the run with a time limit
 
-    errors: PlaceErrors | None = None  # of what it sees, once seeing is learned
+    found: FoundPlaces | None = None  # once seeing is learned
 
     def step(self, index: Tensor) -> Tensor:
         return train_step(self, index)
@@ -154,7 +156,7 @@ def looking_loss(run: Training, scenes: Scenes) -> Tensor:
     """Return this process's share of the loss over random scenes: where the things are, in the images and in space."""
     device = run.machine.device
     index = torch.randint(len(scenes) * (HELD_OUT - 1) // HELD_OUT, (run.config.batch_size,), generator=run.generator)
-    index += index // (HELD_OUT - 1)  # never a scene that `place_errors` measures
+    index += index // (HELD_OUT - 1)  # never a scene that `found_places` measures
     images = augmented(scenes.images[index], run.generator, shift=False)  # a shift would move the things
     parts = (images, words_of(run, scenes.task[index]), scenes.state[index], scenes.places[index], scenes.pixels[index])
     rows = slice(run.machine.rank, None, run.machine.world)
@@ -166,20 +168,20 @@ def looking_loss(run: Training, scenes: Scenes) -> Tensor:
     return (IMAGE_WEIGHT * in_images + in_space).sum() / len(index)
 
 
-def place_errors(run: Training, scenes: Scenes) -> PlaceErrors:
-    """End the learning to see: fix the averaged weights of `look`, and return its errors in the scenes held out."""
+def found_places(run: Training, scenes: Scenes) -> FoundPlaces:
+    """End the learning to see: fix the averaged weights of `look`, and measure its errors in the scenes held out."""
     for weight, averaged in zip(run.nn_model.eyesight(), run.averaged.eyesight(), strict=True):
         weight.requires_grad_(False).copy_(averaged.detach())
-    device, found = run.machine.device, []
+    device, seen = run.machine.device, []
     held_out = torch.arange(len(scenes))[HELD_OUT - 1 :: HELD_OUT]
     with torch.inference_mode(), run.machine.autocast():
         for index in held_out.split(256):
             words, state = run.data.instructions[scenes.task[index]], scenes.state[index]
             images, words, state = (part.to(device) for part in (as_input(scenes.images[index]), words, state))
-            found.append(run.averaged.look(images, words, run.data.pad, state).places.cpu())
+            seen.append(run.averaged.look(images, words, run.data.pad, state).places.cpu())
     places, state = scenes.places[held_out], scenes.state[held_out]
     distance, order = named_distance(places, state).sort()
-    return PlaceErrors(distance, (torch.cat(found) - places)[order])
+    return FoundPlaces(scenes.steps, distance, (torch.cat(seen) - places)[order])
 
 
 def named_distance(places: Tensor, state: Tensor) -> Tensor:
@@ -197,11 +199,10 @@ def loss_of(run: Training, index: Tensor) -> Tensor:
     data, device = run.data, run.machine.device
     draws = run.draws
     chunk, real = data.chunks(index, run.config.chunk)
-    if run.errors is None:
+    if run.found is None:
         seen = augmented(data.images[index], run.generator)
     else:
-        places = data.places[index]
-        seen = places + run.errors.sample(named_distance(places, data.state[index]), run.generator)
+        seen = run.found.sample(index, data.state[index], run.generator)
     noise = torch.randn((len(index), draws, *chunk.shape[1:]), generator=run.generator)
     draw = torch.rand((len(index), draws), generator=run.generator)
     rows = slice(run.machine.rank, None, run.machine.world)
@@ -212,7 +213,7 @@ def loss_of(run: Training, index: Tensor) -> Tensor:
     chunk, real = (tensor.repeat_interleave(draws, 0) for tensor in (chunk, real))
     x, time_, target = run.head.training_pair(chunk.cpu(), noise.flatten(0, 1).cpu(), draw.flatten().cpu())
     with run.machine.autocast():
-        if run.errors is None:
+        if run.found is None:
             memory = run.nn_model.observe(seen, words, data.pad, state)
         else:  # a network that learned from scenes acts on places alone
             empty = torch.zeros(0)
@@ -226,8 +227,8 @@ def loss_of(run: Training, index: Tensor) -> Tensor:
 
 def train_step(run: Training, index: Tensor) -> Tensor:
     """Train on steps `index`, or on as many scenes; return the loss, still on the device."""
-    if run.sees and run.errors is None:
-        run.errors = place_errors(run, run.data.scenes)
+    if run.sees and run.found is None and run.data.scenes is not None:
+        run.found = found_places(run, run.data.scenes)
     done, batches = run.part
     for group in run.optim.param_groups:
         group["lr"] = run.config.lrate * lr_schedule(done, run.config.warmup, batches)

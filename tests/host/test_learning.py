@@ -116,7 +116,7 @@ def test_a_dry_run_shows_the_four_programs_and_writes_nothing(volume, capsys, mo
     assert (
         "record libero_object" in record and "--name mine --episodes 40 --noise 0.6 --starts wide --workers 1" in record
     )
-    assert dataset.endswith("mine --format lerobot --size 128 --workers 1 --scenes 60")
+    assert dataset.endswith("mine --format lerobot --size 128 --workers 1 --scenes 60 --scenes-only")
     assert train.endswith("--data mine --name mine --size tiny --minutes 23.33 --draws=1")
     assert evaluate.endswith("--trials 2 --run-id learn-mine --ablate images,language --ablate-trials 2 --workers 1")
     assert not list(volume.iterdir())

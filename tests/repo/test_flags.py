@@ -102,7 +102,7 @@ TASKS_OF = {
     "services/gr00t": ("up", "checkpoint", "data", "dataset", "finetune"),
     "services/gr00t/export": ("export",),
     "services/ws_mdl/diffusion": ("train", "sample", "score"),
-    "services/minivla": ("train", "eval"),
+    "services/minivla": ("train", "eval", "dataset"),
     "services/ws_mdl/practice": ("train",),
     "services/ws_mdl": ("train", "translate", "up"),
     "lessons": ("check", "checkpoint", "shell"),

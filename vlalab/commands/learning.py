@@ -188,8 +188,9 @@ class Learning:
     def render(self) -> int:
         """Render the recording as a data set."""
         job = manifests.job_of(self.progress.plan.suite)
-        scenes = SCENES if manifests.benchmarks()[job].scenes else None
-        flags = {"format": "lerobot", "size": IMAGE_SIZE, "workers": self.workers, "scenes": scenes}
+        flags = {"format": "lerobot", "size": IMAGE_SIZE, "workers": self.workers}
+        if manifests.benchmarks()[job].scenes:
+            flags |= {"scenes": SCENES, "scenes_only": True}
         arguments = [self.progress.plan.name, *programs.flags_of(flags)]
         return programs.run_module(job, manifests.benchmarks()[job].datasets, arguments, self.runtime, self.dry_run)
 
