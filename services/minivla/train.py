@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 from dataclasses import asdict, replace
 from functools import cached_property
-from typing import NamedTuple
 
 import torch
 import tyro
@@ -18,9 +17,9 @@ from torch import Tensor, distributed
 from torch.nn.functional import smooth_l1_loss
 
 from services.minivla.config import SIZES, Config
-from services.minivla.data import DatasetStats, Scenes, TrainingSteps, as_input, augmented, load, muffled
+from services.minivla.data import DatasetStats, Scenes, TrainingSteps, augmented, load, muffled
 from services.minivla.heads import HEADS, Diffusion, Flow, Regression
-from services.minivla.model import XYZ, Looks, MiniVLA, Shape
+from services.minivla.model import Looks, MiniVLA, Shape
 from services.ws_mdl.epochs import LONG, EpochRun, load_run_state, lr_schedule, new_run, train_to_end, update_ema
 from vla_common import entrypoint
 from vla_common.counts import plural
@@ -36,30 +35,10 @@ MAX_INSTRUCTION_TOKENS = 48
 UNKNOWN = 0  # id of [UNK]
 IMAGE_WEIGHT = 0.1  # of the loss of places in images, in nats
 ROUND = 0.1  # error of a place (about 1 cm) below which the loss is quadratic
-HELD_OUT = 20  # every so many-th scene serves to measure the errors of seeing
-NEAR = 16  # scenes with a smaller or a larger distance whose errors are alike
 PACE_BATCHES = 12  # batches of the speed measurement, after a third as many for warm-up
 ACTING_WORK = 0.3  # time of a batch of acting, in batches of seeing
 LOOKING_SHARE = 0.7  # of the time limit, for learning to see
 FIX_EPOCHS_AFTER = 0.25  # share of such a part; afterwards the number of epochs is final
-
-
-class FoundPlaces(NamedTuple):
-    """What the network would find at each step of the demonstrations: the true places, off by as much as in scenes.
-
-    So acting is learned without images of the demonstrations.
-    """
-
-    places: Tensor  # [N, things, 3], the true ones
-    distance: Tensor  # [K] of the named thing from the hand, in scenes, ascending
-    error: Tensor  # [K, things, 3], found minus true
-
-    def sample(self, index: Tensor, state: Tensor, generator: torch.Generator) -> Tensor:
-        """Return places [B, things, 3] at steps `index`, with the errors of scenes where the hand is as far away."""
-        places = self.places[index]
-        aside = torch.randint(-NEAR, NEAR + 1, index.shape, generator=generator)
-        at = torch.searchsorted(self.distance, named_distance(places, state)) + aside
-        return places + self.error[at.clamp(0, len(self.error) - 1)]
 
 
 class Training(EpochRun):
@@ -71,7 +50,7 @@ class Training(EpochRun):
     unit = "observations"
     minutes: TimeBudget | None = None  # set if this process started the run with a time limit
 
-    found: FoundPlaces | None = None  # once seeing is learned
+    is_seeing_fixed: bool = False
 
     def step(self, index: Tensor) -> Tensor:
         return train_step(self, index)
@@ -155,8 +134,7 @@ def words_of(run: Training, task: Tensor) -> Tensor:
 def looking_loss(run: Training, scenes: Scenes) -> Tensor:
     """Return this process's share of the loss over random scenes: where the things are, in the images and in space."""
     device = run.machine.device
-    index = torch.randint(len(scenes) * (HELD_OUT - 1) // HELD_OUT, (run.config.batch_size,), generator=run.generator)
-    index += index // (HELD_OUT - 1)  # never a scene that `found_places` measures
+    index = torch.randint(len(scenes), (run.config.batch_size,), generator=run.generator)
     images = augmented(scenes.images[index], run.generator, shift=False)  # a shift would move the things
     parts = (images, words_of(run, scenes.task[index]), scenes.state[index], scenes.places[index], scenes.pixels[index])
     rows = slice(run.machine.rank, None, run.machine.world)
@@ -168,25 +146,11 @@ def looking_loss(run: Training, scenes: Scenes) -> Tensor:
     return (IMAGE_WEIGHT * in_images + in_space).sum() / len(index)
 
 
-def found_places(run: Training, scenes: Scenes) -> FoundPlaces:
-    """End the learning to see: fix the averaged weights of `look`, and measure its errors in the scenes held out."""
+def fix_seeing(run: Training) -> None:
+    """End the learning to see: fix the averaged weights of `look`."""
     for weight, averaged in zip(run.nn_model.eyesight(), run.averaged.eyesight(), strict=True):
         weight.requires_grad_(False).copy_(averaged.detach())
-    device, seen = run.machine.device, []
-    held_out = torch.arange(len(scenes))[HELD_OUT - 1 :: HELD_OUT]
-    with torch.inference_mode(), run.machine.autocast():
-        for index in held_out.split(256):
-            words, state = run.data.instructions[scenes.task[index]], scenes.state[index]
-            images, words, state = (part.to(device) for part in (as_input(scenes.images[index]), words, state))
-            seen.append(run.averaged.look(images, words, run.data.pad, state).places.cpu())
-    places, state = scenes.places[held_out], scenes.state[held_out]
-    distance, order = named_distance(places, state).sort()
-    return FoundPlaces(scenes.steps, distance, (torch.cat(seen) - places)[order])
-
-
-def named_distance(places: Tensor, state: Tensor) -> Tensor:
-    """Return the distance [B] of the named thing from the hand, in the units of the normalized state."""
-    return (places[:, 0] - state[:, :XYZ]).norm(dim=-1)
+    run.is_seeing_fixed = True
 
 
 def loss_of(run: Training, index: Tensor) -> Tensor:
@@ -199,10 +163,8 @@ def loss_of(run: Training, index: Tensor) -> Tensor:
     data, device = run.data, run.machine.device
     draws = run.draws
     chunk, real = data.chunks(index, run.config.chunk)
-    if run.found is None:
-        seen = augmented(data.images[index], run.generator)
-    else:
-        seen = run.found.sample(index, data.state[index], run.generator)
+    scenes = data.scenes
+    seen = augmented(data.images[index], run.generator) if scenes is None else scenes.steps[index]
     noise = torch.randn((len(index), draws, *chunk.shape[1:]), generator=run.generator)
     draw = torch.rand((len(index), draws), generator=run.generator)
     rows = slice(run.machine.rank, None, run.machine.world)
@@ -213,9 +175,9 @@ def loss_of(run: Training, index: Tensor) -> Tensor:
     chunk, real = (tensor.repeat_interleave(draws, 0) for tensor in (chunk, real))
     x, time_, target = run.head.training_pair(chunk.cpu(), noise.flatten(0, 1).cpu(), draw.flatten().cpu())
     with run.machine.autocast():
-        if run.found is None:
+        if scenes is None:
             memory = run.nn_model.observe(seen, words, data.pad, state)
-        else:  # a network that learned from scenes acts on places alone
+        else:  # acts on places alone, here on the true ones: so no demonstration needs an image
             empty = torch.zeros(0)
             memory = run.nn_model.encode(Looks(empty, empty, seen), words, data.pad, state)
         memory.tokens, memory.mask = (tensor.repeat_interleave(draws, 0) for tensor in (memory.tokens, memory.mask))
@@ -227,8 +189,8 @@ def loss_of(run: Training, index: Tensor) -> Tensor:
 
 def train_step(run: Training, index: Tensor) -> Tensor:
     """Train on steps `index`, or on as many scenes; return the loss, still on the device."""
-    if run.sees and run.found is None and run.data.scenes is not None:
-        run.found = found_places(run, run.data.scenes)
+    if run.sees and not run.is_seeing_fixed:
+        fix_seeing(run)
     done, batches = run.part
     for group in run.optim.param_groups:
         group["lr"] = run.config.lrate * lr_schedule(done, run.config.warmup, batches)

@@ -459,30 +459,6 @@ def test_it_learns_from_scenes_where_things_are_and_then_to_act_on_what_it_sees(
     epochs.train_epoch(run, StopAfter(10**6))
     assert all(torch.equal(now, fixed) for now, fixed in zip(eyes, run.averaged.eyesight(), strict=True))
     assert not torch.equal(run.nn_model.action_out.weight, action_out)
-    places, distance, error = run.found
-    assert len(places) == len(loaded)
-    assert error.shape == (16 * 24 // 20, 2, 3) and bool((distance.diff() >= 0).all())
-    assert 0 < float(error[..., :2].abs().mean()) < float(loaded.scenes.places[..., :2].abs().mean())
-
-
-def test_scenes_that_measure_the_errors_are_not_learned_from(seen_dots):
-    settings = config(seen_dots, batch_size=256)
-    loaded = load(settings)
-    loaded.scenes.places[train.HELD_OUT - 1 :: train.HELD_OUT] = torch.nan
-    run = train.get_training(settings, TrainingMachine(torch.device("cpu")), loaded)
-    assert all(train.looking_loss(run, loaded.scenes).isfinite() for _ in range(4))
-    loaded.scenes.places[0] = torch.nan
-    assert not all(train.looking_loss(run, loaded.scenes).isfinite() for _ in range(8))
-
-
-def test_an_error_is_that_of_a_scene_with_about_the_same_distance():
-    places = torch.tensor([0.0, 100.0, 500.0])[:, None, None] * torch.tensor([1.0, 0.0, 0.0]).expand(3, 2, 3)
-    found = train.FoundPlaces(places, torch.arange(200.0), torch.arange(200.0)[:, None, None].expand(-1, 2, 3))
-    index = torch.arange(3).repeat(50)
-    sampled = found.sample(index, torch.zeros(150, 8), torch.Generator().manual_seed(0))
-    near = (sampled - places[index])[:, 0, 0].unflatten(0, (50, 3))
-    assert near[:, 0].max() <= train.NEAR and near[:, 2].min() >= 199 - train.NEAR
-    assert (near[:, 1] - 100).abs().max() <= train.NEAR and len(near[:, 1].unique()) > 10
 
 
 def test_a_set_of_scenes_and_numbers_needs_no_videos(seen_dots, tmp_path):
