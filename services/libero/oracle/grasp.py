@@ -104,7 +104,7 @@ def find_grasp(
 
 
 def free_approaches(
-    scene: SceneState, grasps: Sequence[Grasp], approach: Approach, margin: float, forearm: Boxes = FOREARM
+    scene: SceneState, grasps: Sequence[Grasp], approach: Approach, margin: float, forearm: Boxes
 ) -> np.ndarray:
     """Return bool [n]: for which grasps the open hand comes down without touching a box or stretching the arm."""
     positions = [g.pos + approach.shift for g in grasps]
