@@ -170,7 +170,7 @@ def test_one_that_was_stopped_continues_and_ends_with_the_same_bytes(dataset, re
     writer = convert.make_writer(directory, "lerobot", CAMERAS, SIZE, source, chosen)
     metadata.write_json(writer.draft / "pieces" / convert.PLAN, source)
     drawn = {camera: chosen[1].frames(camera, SIZE) for camera in CAMERAS}
-    convert.put(writer, convert.episode_slots(chosen, convert._file_of), chosen[1], drawn)
+    convert.put(writer, convert.episode_slots(chosen, convert._file_of), None, chosen[1], drawn)
     assert writer.written() == {1}
     with pytest.raises(DatasetError, match=r"started with different cameras.*remove .*\.stopped\.partial"):
         made(recorded, directory, cameras=CAMERAS[:1])
