@@ -18,6 +18,7 @@ from services.minivla.model import EncodedObservations, MiniVLA
 from services.ws_mdl.frames import small
 from vla_common.versions import lock_hash, versions
 from vla_contract import ActionChunk, Checkpoint, Observation, Policy, PolicyInfo
+from vla_contract.protocol.parts import GRIPPER_OPENS
 from vla_modelkit import noise
 from vla_modelkit.devices import choose_device, device_name
 from vla_modelkit.training.weights import WeightFiles
@@ -97,6 +98,8 @@ class MiniVLAPolicy(Policy):
         actions = self.learned.action.undo(self.head.sample(predict, start, self.steps)).numpy()
         last = self.learned.action_parts[-1]  # the gripper, of every robot so far
         actions[..., -1] = actions[..., -1].clip(last.low, last.high)
+        if last == GRIPPER_OPENS:  # 0.5 keeps the opening, as the oracle does on the way to a handle
+            actions[..., -1] = np.round(2 * actions[..., -1]) / 2
         return [ActionChunk(chunk) for chunk in actions]
 
     def observe(self, observations: list[Observation]) -> EncodedObservations:

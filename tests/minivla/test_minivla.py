@@ -595,6 +595,7 @@ def test_an_answer_depends_on_the_observation_alone(policy):
     scenes = [policy.example(level) for level in (0, 120)]
     scenes[1] = replace(scenes[1], session="other", instruction="go to the blue dot")
     together, alone = policy.act(scenes), [policy.act([one])[0] for one in scenes]
+    assert set(np.concatenate([chunk.actions[:, -1] for chunk in alone])) <= {0.0, 0.5, 1.0}  # open, closed, unchanged
     for one, other in zip(together, alone, strict=True):
         assert np.allclose(one.actions, other.actions, atol=1e-4)
     assert not np.allclose(alone[0].actions, alone[1].actions, atol=1e-3)
