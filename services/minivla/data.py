@@ -188,7 +188,8 @@ def load(config: Config, on_episode: OnEpisode = lambda done, total: None) -> Tr
         ends += [len(ends) + episode.length] * episode.length
     state, action = (np.concatenate(part).astype(np.float32) for part in zip(*columns, strict=True))
     images = torch.zeros((len(state), 0, 3, config.side, config.side), dtype=torch.uint8)  # of no camera
-    if config.pictures and not learns_from_scenes(dataset, config):
+    sees = learns_from_scenes(dataset, config)
+    if config.pictures and not sees:
         images = images_of(dataset, episodes, keys, config.side, on_episode)
     tokenizer = train_tokenizer((text.lower() for text in texts), "word", 1, 8000)
     learned = DatasetStats(
@@ -207,7 +208,6 @@ def load(config: Config, on_episode: OnEpisode = lambda done, total: None) -> Tr
         state_parts=robot.state,
     )
     instructions = encode(tokenizer, texts)
-    sees = learns_from_scenes(dataset, config)
     return TrainingSteps(
         learned, images, learned.state(torch.from_numpy(state)), learned.action(torch.from_numpy(action)),
         instructions, torch.tensor(task), torch.tensor(ends), tokenizer.token_to_id("[PAD]"),

@@ -50,8 +50,6 @@ class Training(EpochRun):
     unit = "observations"
     minutes: TimeBudget | None = None  # set if this process started the run with a time limit
 
-    is_seeing_fixed: bool = False
-
     def step(self, index: Tensor) -> Tensor:
         return train_step(self, index)
 
@@ -150,7 +148,6 @@ def fix_seeing(run: Training) -> None:
     """End the learning to see: fix the averaged weights of `look`."""
     for weight, averaged in zip(run.nn_model.eyesight(), run.averaged.eyesight(), strict=True):
         weight.requires_grad_(False).copy_(averaged.detach())
-    run.is_seeing_fixed = True
 
 
 def loss_of(run: Training, index: Tensor) -> Tensor:
@@ -189,7 +186,7 @@ def loss_of(run: Training, index: Tensor) -> Tensor:
 
 def train_step(run: Training, index: Tensor) -> Tensor:
     """Train on steps `index`, or on as many scenes; return the loss, still on the device."""
-    if run.sees and not run.is_seeing_fixed:
+    if run.sees and run.nn_model.asks.requires_grad:
         fix_seeing(run)
     done, batches = run.part
     for group in run.optim.param_groups:
