@@ -36,7 +36,7 @@ UNKNOWN = 0  # id of [UNK]
 IMAGE_WEIGHT = 0.1  # of the loss of places in images, in nats
 ROUND = 0.1  # error of a place (about 1 cm) below which the loss is quadratic
 PACE_BATCHES = 12  # batches of the speed measurement, after a third as many for warm-up
-ACTING_WORK = 0.3  # time of a batch of acting, in batches of seeing
+ACTING_WORK = 0.2  # time of a batch of acting, in batches of seeing
 LOOKING_SHARE = 0.7  # of the time limit, for learning to see
 FIX_EPOCHS_AFTER = 0.25  # share of such a part; afterwards the number of epochs is final
 

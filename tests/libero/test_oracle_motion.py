@@ -106,24 +106,34 @@ def test_move_to_gives_up_when_the_hand_is_blocked(scene):
     assert len(actions) == 17 and motion.distance(end, scene.eef.pos) == 0
 
 
-def test_follow_passes_every_waypoint(scene):
-    points = [scene.eef.pos + np.array(d) for d in ([0, 0, 0.1], [0.1, 0.1, 0.1], [0.1, 0.1, 0])]
-    seen = []
+@pytest.mark.parametrize("back", ([0, 0, 1], [0.6, -0.8, 0]))
+def test_approach_goes_deeper_only_where_it_is_aligned_and_never_stops_on_the_way(back, scene):
+    rng = np.random.default_rng(1)
+    back, height = np.array(back, float), 0.06
+    for _ in range(20):
+        start = scene.eef.pos + rng.uniform(-0.04, 0.04, 3) + 0.1 * back
+        goal, rot = scene.eef.pos.copy(), orientation(rng.uniform(-0.8, 0.8))
+        now, passed = replace(scene, eef=Pose(start, scene.eef.rot)), []
 
-    def watched(now):
-        script = motion.follow(now, points, gripper=OPEN)
-        action = next(script)
-        while True:
-            now = yield action
-            seen.append(now.eef.pos)
-            try:
-                action = script.send(now)
-            except StopIteration as end:
-                return end.value
+        def gripper(at, passed=passed):
+            passed.append(at.eef)
+            return OPEN
 
-    end, _ = run(watched(scene), scene)
-    assert all(min(np.linalg.norm(p - q) for p in seen) < 0.031 for q in points)
-    assert motion.distance(end, points[-1]) < 0.006
+        end, actions = run(motion.approach(now, goal, back, rot, gripper=gripper, height=height), now)
+        assert motion.distance(end, goal) < 0.006
+        assert min(np.linalg.norm(action[:6]) for action in actions) > 0.05
+        for pose in passed:
+            deep = (pose.pos - goal) @ back
+            aside = np.linalg.norm(pose.pos - goal - deep * back)
+            assert aside < motion.STRAIGHT + height / motion.FUNNEL or deep > 0.9 * height
+
+
+def test_approach_goes_deeper_in_the_end_if_something_keeps_the_hand_aside(scene):
+    goal = scene.eef.pos + np.array([0.02, 0, -0.06])
+    script = motion.approach(scene, goal, UP, scene.eef.rot, gripper=OPEN, height=0.06)
+    _, actions = run(script, scene, reach=0.0)
+    assert len(actions) == 60 and actions[0][2] == pytest.approx(actions[29][2])
+    assert actions[-1][2] < actions[0][2] - 0.3
 
 
 def test_gripper_scripts_end_when_the_fingers_stop(scene):

@@ -13,6 +13,7 @@ from services.libero.oracle.motion import (
     FINGERTIP,
     OPEN,
     Skill,
+    approach,
     close_gripper,
     facing,
     horizontal,
@@ -69,14 +70,8 @@ def open_drawer(scene: SceneState, joint: Joint, attempt: int = 0, until: float 
     bar = handle_of(scene, joint)
     rot = facing(-out, bar.pose.rot[:, int(np.argmax(bar.half))])
     depth = GRASP_DEPTH + 0.003 * (attempt % 3)
-    scene = yield from move_to(scene, bar.pose.pos + APPROACH * out, gripper=OPEN, rot=rot, timeout=70)
-    pos = scene.eef.pos
-    for _ in range(8):  # close the fingers halfway, so that they pass between the handles of neighbouring drawers
-        if scene.gripper_gap <= NARROW:
-            break
-        scene = yield servo(scene, pos, rot, CLOSE)
-    grasp = handle_of(scene, joint).pose.pos - depth * out
-    scene = yield from move_to(scene, grasp, gripper=STAY, rot=rot, timeout=40)
+    grasp = bar.pose.pos - depth * out
+    scene = yield from approach(scene, grasp, out, rot, gripper=narrow, height=APPROACH + depth, timeout=80)
     scene = yield from close_gripper(scene)
     for _ in range(90):  # pull along the joint's axis, correcting sideways, until far enough or lost
         grip_point = handle_of(scene, joint).pose.pos - depth * out
@@ -88,6 +83,11 @@ def open_drawer(scene: SceneState, joint: Joint, attempt: int = 0, until: float 
     scene = yield from move_by(scene, APPROACH / 2 * out, gripper=OPEN, timeout=15, tolerance=0.03)
     back = FOLD * horizontal(scene.world.base_pos - scene.eef.pos)  # a stretched elbow would get stuck at its limit
     return (yield from move_by(scene, RETREAT * UP + back, gripper=OPEN, timeout=15, tolerance=0.05))
+
+
+def narrow(scene: SceneState) -> float:
+    """Return the gripper command that closes the fingers halfway: they pass between the handles of two drawers."""
+    return CLOSE if scene.gripper_gap > NARROW else STAY
 
 
 def make_room(scene: SceneState, name: str, joint: Joint, attempt: int) -> Skill:

@@ -15,7 +15,7 @@ point.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import TypeAlias
 
 import numpy as np
@@ -30,6 +30,9 @@ ROTATION_SCALE = 0.5  # rad per unit of action
 GAIN = 3.0  # the controller alone converges slowly; a target beyond the goal makes it three times stiffer,
 DAMPING = 0.15  # s, and this keeps it from overshooting (measured: within 4 mm; critical damping would be 0.12 s)
 ROTATION_GAIN = 2.0
+# `approach`: m of height per m sideways beyond the allowed ones, and m that a radian of turning counts
+FUNNEL, STRAIGHT, TURN_ASIDE = 4.0, 0.008, 0.05
+PATIENCE, RELAX = 30, 0.001  # steps after which a hand that cannot be aligned goes deeper, and m per step
 REST_ROT = np.array([[0.0, 1.0, 0.0], [1.0, 0.0, 0.0], [0.0, 0.0, -1.0]])  # fingers down, closing along world y
 FINGERTIP = 0.010  # m that the fingertips reach beyond the grip site
 # from the Panda's data sheet: shoulder over the base, wrist over the grip site, hand before the wrist
@@ -170,12 +173,32 @@ def move_to(
     return scene
 
 
-def follow(scene: SceneState, waypoints: Sequence[np.ndarray], *, gripper: float, yaw: float = 0.0, **options) -> Skill:
-    """Passes through waypoints [3] without stopping (within 3 cm) and ends at the last one like `move_to`."""
-    for point in waypoints[:-1]:
-        passing = {**options, "tolerance": 0.03, "angle_tolerance": 0.5}
-        scene = yield from move_to(scene, point, gripper=gripper, yaw=yaw, **passing)
-    return (yield from move_to(scene, waypoints[-1], gripper=gripper, yaw=yaw, **options))
+def approach(
+    scene: SceneState,
+    pos: np.ndarray,
+    back: np.ndarray,
+    rot: np.ndarray,
+    *,
+    gripper: float | Callable[[SceneState], float],
+    height: float,
+    tolerance: float = 0.006,
+    timeout: int = 60,
+) -> Skill:
+    """Moves the grip site to `pos` [3] m along a funnel that opens in direction `back` [3], `height` m deep at most.
+
+    How deep the hand is depends on how well it is aligned, so it never stops on the way, and each pose has one action:
+    a policy can learn that from single observations. Ends like `move_to`.
+    """
+    for step in range(timeout):
+        turned = float(np.linalg.norm(rotation_vector(rot @ scene.eef.rot.T)))
+        if distance(scene, pos) < tolerance and turned < 0.08:
+            break
+        gap = pos - scene.eef.pos
+        aside = float(np.linalg.norm(gap - (gap @ back) * back)) + TURN_ASIDE * turned
+        straight = STRAIGHT + RELAX * max(0, step - PATIENCE)
+        aim = pos + min(height, FUNNEL * max(0.0, aside - straight)) * back
+        scene = yield servo(scene, aim, rot, gripper(scene) if callable(gripper) else gripper)
+    return scene
 
 
 def move_by(scene: SceneState, delta: np.ndarray, *, gripper: float, **options) -> Skill:

@@ -9,14 +9,17 @@ import numpy as np
 from services.libero.oracle.grasp import PALM, Grasp, find_grasp
 from services.libero.oracle.motion import (
     CLOSE,
+    FUNNEL,
     OPEN,
+    STRAIGHT,
     Skill,
+    approach,
     close_gripper,
-    follow,
     hold,
     move_by,
     move_to,
     open_gripper,
+    orientation,
     servo,
     within_reach,
 )
@@ -66,10 +69,12 @@ def pick(scene: SceneState, name: str, placement: Placement | None = None) -> Sk
         height = max(above[2], travel_height(scene, scene.eef.pos, above, 0.0))
         rises = height > scene.eef.pos[2]
         corner = np.append(scene.eef.pos[:2], height) if rises else np.append(above[:2], scene.eef.pos[2])
-        waypoints = [corner, np.append(above[:2], height), above]
-        waypoints = [within_reach(point, scene.world.base_pos) for point in waypoints]
-        scene = yield from follow(scene, waypoints, gripper=OPEN, yaw=grasp.yaw, tolerance=0.012)
-        scene = yield from move_to(scene, grasp.pos, gripper=OPEN, yaw=grasp.yaw, tolerance=0.004, timeout=25)
+        for point in (corner, np.append(above[:2], height)):
+            point = within_reach(point, scene.world.base_pos)
+            passing = {"tolerance": 0.03, "angle_tolerance": 0.5}
+            scene = yield from move_to(scene, point, gripper=OPEN, yaw=grasp.yaw, **passing)
+        rot = orientation(grasp.yaw)
+        scene = yield from approach(scene, grasp.pos, UP, rot, gripper=OPEN, height=HOVER, tolerance=0.004)
         scene = yield from close_gripper(scene)
         before = scene.pose(name).pos[2]
         scene = yield from move_by(scene, LIFT * UP, gripper=CLOSE, tolerance=0.015, speed=LIFT_SPEED, timeout=16)
@@ -123,13 +128,15 @@ def carry(
     return scene
 
 
-def carry_over(scene: SceneState, name: str, target: np.ndarray, height: float = -np.inf) -> Skill:
+def carry_over(
+    scene: SceneState, name: str, target: np.ndarray, height: float = -np.inf, tolerance: float = 0.012
+) -> Skill:
     """Raise a held object until its path is clear (the hand at least to `height` m) and carry it over `target` [3]."""
     end = target + (scene.eef.pos - scene.pose(name).pos)
     height = max(height, travel_height(scene, scene.eef.pos, end, reach_below(scene, name), carried=name))
     lift = max(0.0, height - scene.eef.pos[2])
     scene = yield from carry(scene, name, scene.pose(name).pos + lift * UP, tolerance=0.03)
-    return (yield from carry(scene, name, np.append(target[:2], scene.pose(name).pos[2]), tolerance=0.012))
+    return (yield from carry(scene, name, np.append(target[:2], scene.pose(name).pos[2]), tolerance=tolerance))
 
 
 def reach_below(scene: SceneState, name: str) -> float:
@@ -139,24 +146,26 @@ def reach_below(scene: SceneState, name: str) -> float:
 
 def place(scene: SceneState, name: str, placement: Placement) -> Skill:
     """Carry a held object over its placement, lower it onto its support, release it and move up."""
-    scene = yield from carry_over(scene, name, placement.pos)
-    scene = yield from carry(scene, name, placement.pos + SLOWDOWN_HEIGHT * UP, tolerance=0.015)
+    scene = yield from carry_over(scene, name, placement.pos, tolerance=0.03)
     scene = yield from lower(scene, name, placement)
     scene = yield from open_gripper(scene)
     return (yield from move_by(scene, HOVER * UP, gripper=OPEN, tolerance=0.02))
 
 
-def lower(scene: SceneState, name: str, placement: Placement, timeout: int = 40) -> Skill:
-    """Lower a held object to its placement until it touches the support or is just above its resting position."""
+def lower(scene: SceneState, name: str, placement: Placement, timeout: int = 60) -> Skill:
+    """Lower an object along a funnel to its placement, until it touches the support or is just above its position."""
     rot = scene.eef.rot.copy()
     target = placement.pos + DROP_HEIGHT * UP
     for _ in range(timeout):
         error = target - scene.pose(name).pos
-        is_close = np.linalg.norm(error[:2]) < 0.015 and abs(error[2]) < 0.02
+        aside = np.linalg.norm(error[:2])
+        is_close = aside < 0.015 and abs(error[2]) < 0.02
         arrived = np.linalg.norm(error) < 0.005 or (is_close and scene.touching(name, placement.support))
         if arrived or not holds(scene, name):
             break
-        scene = yield servo(scene, scene.eef.pos + error, rot, CLOSE, speed=0.6)
+        above = min(SLOWDOWN_HEIGHT, FUNNEL * max(0.0, aside - STRAIGHT))
+        speed = 0.6 if error[2] > -SLOWDOWN_HEIGHT else 1.0
+        scene = yield servo(scene, scene.eef.pos + error + above * UP, rot, CLOSE, speed)
     return scene
 
 
