@@ -6,11 +6,11 @@ from services.libero.oracle.motion import (
     CLOSE,
     OPEN,
     Skill,
-    approach,
     axis_rotation,
     close_gripper,
     facing,
     move_by,
+    move_to,
     open_gripper,
     servo,
 )
@@ -34,7 +34,8 @@ def turn(scene: SceneState, joint: Joint, attempt: int, on: bool) -> Skill:
     rot = facing(-up, length)
     grasp = scene.anchor(joint)
     grasp = grasp + up * (wing.high(up) - grasp @ up - GRIP_DEPTH - DEEPER * (attempt % 3))
-    scene = yield from approach(scene, grasp, up, rot, gripper=OPEN, height=ABOVE, timeout=60)
+    scene = yield from move_to(scene, grasp + ABOVE * up, gripper=OPEN, rot=rot)
+    scene = yield from move_to(scene, grasp, gripper=OPEN, rot=rot, timeout=30)
     scene = yield from close_gripper(scene)
     start = scene.joint(joint)
     for _ in range(60):
