@@ -90,13 +90,14 @@ class Looks:
         self.log.parent.mkdir(parents=True, exist_ok=True)
         self.log.write_text(json.dumps(self.finished, indent=1))
 
-    def demonstrate(self, name: str, suite: str, kind: str, *more: str) -> None:
-        """Record demonstrations and render scenes of them."""
+    def demonstrate(self, name: str, suite: str, kind: str, *more: str, videos: bool = False) -> None:
+        """Record demonstrations and render scenes of them; with videos the data set is named NAME-v3.0."""
         count = self.options.demonstrations or DEMONSTRATIONS[kind]
         drawn = ("--episodes", str(count), "--noise", str(NOISE), "--assets", "kit")
         self.step("record", suite, "--name", name, *drawn, *more)
         scenes = ("--scenes", str(SCENES // max(count, DEMONSTRATIONS["object"])))
-        self.step("dataset", name, "--format", "lerobot", "--size", "128", *scenes, "--scenes-only")
+        form, only = ("lerobot-v3.0", ()) if videos else ("lerobot", ("--scenes-only",))
+        self.step("dataset", name, "--format", form, "--size", "128", *scenes, *only)
 
     def train(self, data: str, name: str, minutes: float, settings: tuple[str, ...] = (), seed: int = 0) -> None:
         size = [setting.partition("=")[2] for setting in settings if setting.startswith("size=")]
@@ -219,9 +220,8 @@ print("median", 1e3 * statistics.median(seconds[10:]))
 
 def parts(looks: Looks) -> None:
     """Compare the rows; those that --rows or a stop left out are listed."""
-    looks.demonstrate("looks-object", "libero_object", "object", "--starts", "wide")
-    videos = ("--size", "128", "--scenes", str(SCENES // DEMONSTRATIONS["object"]))  # two rows learn from them
-    looks.step("dataset", "looks-object", "--format", "lerobot-v3.0", *videos)
+    wide = ("--starts", "wide")
+    looks.demonstrate("looks-object", "libero_object", "object", *wide, videos=True)  # two rows learn from videos
     results: dict[str, list[float]] = {}
     for row, settings in list(ROWS.items())[: looks.options.rows]:
         for seed in SEEDS[: looks.options.seeds]:

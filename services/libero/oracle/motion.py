@@ -173,6 +173,11 @@ def move_to(
     return scene
 
 
+def funnel(aside: float, height: float, straight: float = STRAIGHT) -> float:
+    """Return how far (m, at most `height`) above its target the hand stays while it is `aside` m beside it."""
+    return min(height, FUNNEL * max(0.0, aside - straight))
+
+
 def approach(
     scene: SceneState,
     pos: np.ndarray,
@@ -196,7 +201,7 @@ def approach(
         gap = pos - scene.eef.pos
         aside = float(np.linalg.norm(gap - (gap @ back) * back)) + TURN_ASIDE * turned
         straight = STRAIGHT + RELAX * max(0, step - PATIENCE)
-        aim = pos + min(height, FUNNEL * max(0.0, aside - straight)) * back
+        aim = pos + funnel(aside, height, straight) * back
         scene = yield servo(scene, aim, rot, gripper(scene) if callable(gripper) else gripper)
     return scene
 

@@ -9,12 +9,11 @@ import numpy as np
 from services.libero.oracle.grasp import PALM, Grasp, find_grasp
 from services.libero.oracle.motion import (
     CLOSE,
-    FUNNEL,
     OPEN,
-    STRAIGHT,
     Skill,
     approach,
     close_gripper,
+    funnel,
     hold,
     move_by,
     move_to,
@@ -158,12 +157,12 @@ def lower(scene: SceneState, name: str, placement: Placement, timeout: int = 60)
     target = placement.pos + DROP_HEIGHT * UP
     for _ in range(timeout):
         error = target - scene.pose(name).pos
-        aside = np.linalg.norm(error[:2])
+        aside = float(np.linalg.norm(error[:2]))
         is_close = aside < 0.015 and abs(error[2]) < 0.02
         arrived = np.linalg.norm(error) < 0.005 or (is_close and scene.touching(name, placement.support))
         if arrived or not holds(scene, name):
             break
-        above = min(SLOWDOWN_HEIGHT, FUNNEL * max(0.0, aside - STRAIGHT))
+        above = funnel(aside, SLOWDOWN_HEIGHT)
         speed = 0.6 if error[2] > -SLOWDOWN_HEIGHT else 1.0
         scene = yield servo(scene, scene.eef.pos + error + above * UP, rot, CLOSE, speed)
     return scene
